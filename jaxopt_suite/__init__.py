@@ -1,0 +1,1 @@
+"""Research optimization methods as pure JAX functions, in the style of Optax."""
