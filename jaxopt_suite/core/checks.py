@@ -8,6 +8,7 @@ import numbers
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
@@ -35,7 +36,8 @@ def check_interval(
         value: number or array. Tracers, schedules and other callables pass unchecked.
         low: lower end.
         high: upper end.
-        closed: which ends belong to the interval: ``"[]"``, ``"(]"``, ``"[)"``, ``"()"``.
+        closed: which ends belong to the interval: ``"[]"``, ``"(]"``, ``"[)"``,
+            ``"()"``.
 
     Raises:
         ValueError: an entry is outside, or NaN.

@@ -5,8 +5,9 @@ as it is; what reduces per-example gradients is an
 ``optax.experimental.aggregating.Aggregator``. The other three shapes are here, with the
 :class:`Problem` that :func:`jaxopt_suite.core.optimize` runs a transformation on.
 
-All state is a NamedTuple of arrays whose structure, shapes and dtypes never change under
-``update``, so it goes through ``lax.scan``, ``vmap``, checkpoints and sharding as it is.
+All state is a NamedTuple of arrays whose structure, shapes and dtypes never change
+under ``update``, so it goes through ``lax.scan``, ``vmap``, checkpoints and sharding as
+it is.
 """
 
 from collections.abc import Callable
@@ -38,10 +39,10 @@ class Transformation(NamedTuple):
 class Policy(NamedTuple):
     """Whoever decides, then learns from what comes back.
 
-    ``select`` leaves the state alone, and the decision carries whatever ``update`` needs
-    later (a perturbation, a feature vector). So feedback may come late, out of order or
-    in batches. A feedback is a NamedTuple with the fields ``decision`` and ``mask``
-    (False: nothing there), all with or without one leading batch axis; a field
+    ``select`` leaves the state alone, and the decision carries whatever ``update``
+    needs later (a perturbation, a feature vector). So feedback may come late, out of
+    order or in batches. A feedback is a NamedTuple with the fields ``decision`` and
+    ``mask`` (False: nothing there), all with or without one leading batch axis; a field
     ``regret`` is for the record and is never read by a policy.
 
     Attributes:

@@ -1,0 +1,122 @@
+"""Gradients under heavy-tailed noise: samplers, robust means, clipped methods.
+
+Chain :func:`aggregate_median_of_means` in front of any Optax optimizer and feed it
+per-example or per-group gradients (:func:`group_gradients`).
+"""
+
+from jaxopt_suite.stochastic.accelerated import (
+    clipped_sstm,
+    mom_clipped_sstm,
+    restarted_clipped_sstm,
+    sstm_eval_params,
+)
+from jaxopt_suite.stochastic.accumulation import (
+    accumulate_median_of_means,
+    group_gradients,
+    median_of_means_steps,
+    robustify,
+)
+from jaxopt_suite.stochastic.aggregators import (
+    adaptive_median_of_means,
+    aggregate_clip_then_mean,
+    aggregate_geometric_median,
+    aggregate_mean,
+    aggregate_median_of_means,
+    aggregate_medoid,
+    aggregate_trimmed_mean,
+)
+from jaxopt_suite.stochastic.clipped import (
+    clip_by_scheduled_norm,
+    clipped_sgd,
+    mom_clipped_sgd,
+    normalized_sgd_momentum,
+)
+from jaxopt_suite.stochastic.gradient_noise import (
+    add_noise_to_gradient,
+    noisy_oracle,
+    tail_index_hill,
+    tail_index_monitor,
+)
+from jaxopt_suite.stochastic.mom_theory import (
+    bias_bound,
+    cauchy_median_second_moment,
+    default_num_groups,
+    plan_groups,
+    second_moment_bound,
+)
+from jaxopt_suite.stochastic.momentum import normalize, storm
+from jaxopt_suite.stochastic.noise import (
+    Noise,
+    additive,
+    cauchy,
+    centred_exponential,
+    centred_pareto,
+    gaussian,
+    mixture,
+    skewed_stable,
+    student_t,
+    symmetric_lomax,
+    symmetric_pareto,
+    symmetric_stable,
+)
+from jaxopt_suite.stochastic.robust_mean import (
+    clip_then_mean,
+    exact_median,
+    geometric_median,
+    median_of_means,
+    median_of_means_tree,
+    medoid,
+    trimmed_mean,
+)
+
+__all__ = [
+    "Noise",
+    "accumulate_median_of_means",
+    "adaptive_median_of_means",
+    "add_noise_to_gradient",
+    "additive",
+    "aggregate_clip_then_mean",
+    "aggregate_geometric_median",
+    "aggregate_mean",
+    "aggregate_median_of_means",
+    "aggregate_medoid",
+    "aggregate_trimmed_mean",
+    "bias_bound",
+    "cauchy",
+    "cauchy_median_second_moment",
+    "centred_exponential",
+    "centred_pareto",
+    "clip_by_scheduled_norm",
+    "clip_then_mean",
+    "clipped_sgd",
+    "clipped_sstm",
+    "default_num_groups",
+    "exact_median",
+    "gaussian",
+    "geometric_median",
+    "group_gradients",
+    "median_of_means",
+    "median_of_means_steps",
+    "median_of_means_tree",
+    "medoid",
+    "mixture",
+    "mom_clipped_sgd",
+    "mom_clipped_sstm",
+    "noisy_oracle",
+    "normalize",
+    "normalized_sgd_momentum",
+    "plan_groups",
+    "restarted_clipped_sstm",
+    "robustify",
+    "second_moment_bound",
+    "skewed_stable",
+    "sstm_eval_params",
+    "storm",
+    "student_t",
+    "symmetric_lomax",
+    "symmetric_pareto",
+    "symmetric_stable",
+    "tail_index_hill",
+    "tail_index_monitor",
+    "trimmed_mean",
+]

@@ -1,0 +1,262 @@
+"""The rules that hold for all four shapes.
+
+A rule takes a subject, raises AssertionError with what it saw, and returns None or the
+reason why it does not apply. Its docstring is the advice that the message ends with.
+"""
+
+import functools
+import importlib.util
+import re
+import tempfile
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxopt_suite.core import checkpoint as core_checkpoint
+from jaxopt_suite.testing._common import (
+    NUM_STEPS,
+    Rule,
+    Subject,
+    as_arrays,
+    is_key,
+    require_close,
+    require_difference,
+    require_same_type,
+    stack,
+)
+
+
+def documented(subject: Subject) -> None:
+    """A public factory has a docstring with a runnable example ('>>>' lines)."""
+    factory = subject.factory
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    text = factory.__doc__ or ""
+    if ">>>" not in text:
+        part = "example in its docstring" if text.strip() else "docstring"
+        raise AssertionError(f"it has no {part}")
+
+
+def bad_arguments(subject: Subject) -> str | None:
+    """A bad concrete argument raises ValueError, in the factory or when it is traced,
+    with the argument's name, the value and what is allowed."""
+    for override, pattern in subject.bad:
+        values = {**subject.static, **subject.values(0), **override}
+        try:
+            method = subject.factory(**values)
+            jax.eval_shape(lambda: subject.walk(method, subject.data(0)))  # noqa: B023
+        except ValueError as error:
+            if not re.search(pattern, str(error)):
+                raise AssertionError(
+                    f"{override} must raise a ValueError that matches {pattern!r}, "
+                    f"got {str(error)!r}"
+                ) from error
+        else:
+            raise AssertionError(f"{override} must raise ValueError, and was accepted")
+    return None if subject.bad else "no bad arguments were given"
+
+
+def state_is_arrays(subject: Subject) -> None:
+    """State is a NamedTuple of jax arrays, or a tuple of such: Python numbers, strings
+    and functions belong in the factory's closure, counters in an int32 array."""
+    start = as_arrays(subject.data(0)[0])
+    state = subject.state(subject.begin(subject.build(subject.values(0)), start))
+
+    def visit(node, path):
+        if isinstance(node, tuple) and hasattr(node, "_fields"):
+            for name, child in zip(node._fields, node, strict=True):
+                visit(child, f"{path}.{name}")
+        elif isinstance(node, (tuple, list)):
+            for i, child in enumerate(node):
+                visit(child, f"{path}[{i}]")
+        elif isinstance(node, dict):
+            for name, child in node.items():
+                visit(child, f"{path}[{name!r}]")
+        elif node is not None and not isinstance(node, jax.Array):
+            kind = type(node).__name__
+            raise AssertionError(f"{path} must be an array, got {kind} {node!r:.80}")
+
+    if not isinstance(state, tuple):
+        raise AssertionError(f"state must be a NamedTuple, got {type(state).__name__}")
+    visit(state, "state")
+
+
+def traceable(subject: Subject) -> None:
+    """With concrete hyperparameters everything can be traced by jax.jit: no Python
+    branch on an array, no NumPy function on a traced value."""
+    jax.eval_shape(subject.probe, subject.data(0))
+
+
+def stable_state(subject: Subject) -> None:
+    """The state keeps its tree structure, shapes, dtypes and weak types under update, so
+    that it goes through lax.scan: give every leaf an explicit dtype in init and cast to
+    it in update."""
+    for dtype in (None, jnp.float32):
+        with jax.enable_x64(dtype is not None):
+            data = subject.data(0)
+            method = subject.build(subject.values(0))
+            walk = functools.partial(subject.walk, method)
+            _, carries = jax.eval_shape(walk, data)
+            for carry in carries[1:]:
+                got, wanted = subject.state(carry), subject.state(carries[0])
+                require_same_type("state", got, wanted)
+
+
+def pure_update(subject: Subject) -> None:
+    """A step is a pure function of its arguments: the same state and inputs give the same
+    result bit for bit, also in a fresh instance. Counters and keys belong in the state,
+    randomness comes from jax.random."""
+    method = subject.build(subject.values(0))
+    start, inputs = as_arrays(subject.data(0))
+    first, last = (jax.tree.map(lambda x: x[t], inputs) for t in (0, NUM_STEPS - 1))  # noqa: B023
+    carry = subject.begin(method, start)
+    once = subject.step(method, carry, first)
+    twice = subject.step(method, carry, first)
+    require_close("second call with the same state: result", twice, once, 0)
+    outputs, carries = subject.eager
+    fresh = subject.step(subject.build(subject.values(0)), carries[-2], last)
+    expected = (outputs[-1], carries[-1])
+    require_close("fresh instance with the same state: result", fresh, expected, 0)
+
+
+def one_trace(subject: Subject) -> None:
+    """Numeric hyperparameters may be traced, so that all their values share one compile:
+    no Python branch, float(), hash or static_argnames on one; use jnp.where, and checks
+    that step aside for tracers."""
+    subject.compiled(0)
+    subject.compiled(subject.num_lanes - 1)
+    if len(subject.traces) != 1:
+        raise AssertionError(f"two sets of values took {len(subject.traces)} traces")
+
+
+def jit_equals_eager(subject: Subject) -> None:
+    """A jitted scan with traced hyperparameters gives the numbers of the eager loop with
+    concrete ones."""
+    last = subject.num_lanes - 1
+    walks = {0: subject.eager}
+    walks[last] = subject.walk(
+        subject.build(subject.values(last)), as_arrays(subject.data(last))
+    )
+    for lane, (outputs, carries) in walks.items():
+        got, expected = subject.compiled(lane), (stack(outputs), carries[-1])
+        name = f"with {subject.values(lane)}: result"
+        require_close(name, got, expected, subject.tolerance)
+
+
+def vmap_equals_loop(subject: Subject) -> None:
+    """vmap over seeds and hyperparameters (over the factory) equals a loop over them."""
+    got = jax.jit(jax.vmap(subject.run))(*subject.stacked())
+    require_close("vmapped result", got, subject.loop, subject.tolerance)
+
+
+def shard_map_equals_loop(subject: Subject) -> str | None:
+    """Lanes laid over devices by jax.shard_map give the numbers of one device."""
+    if jax.local_device_count() == 1:
+        return "one device: force more with XLA_FLAGS to run this rule"
+    devices = jax.local_devices()[: subject.num_lanes]
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((len(devices),), ("lanes",), auto, devices=devices)
+    spec = jax.P("lanes")
+    # Lanes never meet, so there is nothing for the replication check to find.
+    sharded = jax.shard_map(
+        jax.vmap(subject.run),
+        mesh=mesh,
+        in_specs=(spec, spec),
+        out_specs=spec,
+        check_vma=False,
+    )
+    got = jax.jit(sharded)(*subject.stacked())
+    require_close("sharded result", got, subject.loop, subject.tolerance)
+    return None
+
+
+def pmap_equals_loop(subject: Subject) -> str | None:
+    """One lane per device by jax.pmap gives the numbers of one device."""
+    if jax.local_device_count() == 1:
+        return "one device: force more with XLA_FLAGS to run this rule"
+    devices = jax.local_devices()[: subject.num_lanes]
+    got = jax.pmap(subject.run, devices=devices)(*subject.stacked())
+    require_close("pmapped result", got, subject.loop, subject.tolerance)
+    return None
+
+
+def donation(subject: Subject) -> None:
+    """The state can be donated, together with the parameters, from init on, and the
+    factory stays usable: no array of params or of the closure is put into the state
+    without jnp.copy, and none twice. One jitted step is one trace."""
+    method, traces = subject.build(subject.values(0)), []
+
+    def step(carry, now):
+        traces.append(1)
+        return subject.step(method, carry, now)
+
+    jitted = jax.jit(step, donate_argnums=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers")
+        for _ in range(2):  # the second start finds what the first has deleted
+            start, inputs = as_arrays(subject.data(0))
+            carry = subject.begin(method, jax.tree.map(jnp.copy, start))
+            for t in range(NUM_STEPS):
+                _, carry = jitted(carry, jax.tree.map(lambda x: x[t], inputs))  # noqa: B023
+    if len(traces) != 1:
+        raise AssertionError(f"{NUM_STEPS} jitted steps took {len(traces)} traces")
+    require_close("carry", carry, subject.eager[1][-1], subject.tolerance)
+
+
+def checkpoint(subject: Subject) -> None:
+    """A state that was saved and restored (by jaxopt_suite.core.checkpoint where Orbax is
+    installed, else as NumPy arrays) goes on to the same numbers."""
+    outputs, carries = subject.eager
+    if importlib.util.find_spec("orbax") is None:
+        restored = jax.tree.map(_through_numpy, carries[-2])
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            core_checkpoint.save(folder, NUM_STEPS - 1, carries[-2])
+            found = core_checkpoint.restore(folder, carries[-2])
+        assert found is not None
+        restored = found[1]
+    now = jax.tree.map(lambda x: x[-1], as_arrays(subject.data(0)[1]))
+    got = subject.step(subject.build(subject.values(0)), restored, now)
+    require_close("result after the restart", got, (outputs[-1], carries[-1]), 0)
+
+
+def _through_numpy(leaf: jax.Array) -> jax.Array:
+    if not is_key(leaf):
+        return jnp.asarray(np.asarray(leaf))
+    data = np.asarray(jax.random.key_data(leaf))
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+
+
+def explicit_keys(subject: Subject) -> str | None:
+    """A factory that takes a key gives the same numbers for the same key and others for
+    another key: use the key, and only that key, for everything random."""
+    if subject.key is None:
+        return "the factory takes no key"
+    data = as_arrays(subject.data(0))
+    values = subject.values(0)
+    same, _ = subject.walk(subject.build(values), data)
+    require_close("outputs with the same key", same, subject.eager[0], 0)
+    other = subject.build(values | {subject.key: jax.random.key(1)})
+    require_difference(subject.walk(other, data)[0], same, "another key")
+    return None
+
+
+FIRST_RULES: tuple[Rule, ...] = (documented, bad_arguments)
+
+COMMON_RULES: tuple[Rule, ...] = (
+    traceable,
+    state_is_arrays,
+    stable_state,
+    pure_update,
+    one_trace,
+    jit_equals_eager,
+    vmap_equals_loop,
+    shard_map_equals_loop,
+    pmap_equals_loop,
+    donation,
+    checkpoint,
+    explicit_keys,
+)

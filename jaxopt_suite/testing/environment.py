@@ -1,0 +1,158 @@
+"""The battery for :class:`jaxopt_suite.core.Environment`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jaxtyping import PRNGKeyArray, PyTree
+
+from jaxopt_suite.core.types import Environment
+from jaxopt_suite.testing._common import (
+    Rule,
+    Subject,
+    make_pairs,
+    require_difference,
+    require_same_type,
+    run_rules,
+)
+from jaxopt_suite.testing._rules import COMMON_RULES, FIRST_RULES
+
+
+@dataclass(frozen=True, kw_only=True)
+class _World(Subject):
+    """An environment: the carry is ``(state, context)``."""
+
+    decide: Callable[[PyTree, PRNGKeyArray], PyTree]
+
+    def begin(self, method, start):
+        return method.init(start)
+
+    def step(self, method, carry, inputs):
+        state, context = carry
+        decide_key, step_key = jax.random.split(inputs)
+        decision = self.decide(context, decide_key)
+        state, context, feedback = method.step(state, decision, step_key)
+        return (decision, feedback), (state, context)
+
+    def state(self, carry):
+        return carry[0]
+
+
+def check_environment(
+    factory: Callable[..., Environment],
+    hyperparameters: Mapping[str, Any] | None = None,
+    *,
+    decide: Callable[[PyTree, PRNGKeyArray], PyTree],
+    static: Mapping[str, Any] | None = None,
+    key: str | None = None,
+    random: bool = True,
+    bad: Sequence[tuple[Mapping[str, Any], str]] = (),
+    skip: Mapping[str, str] | None = None,
+    tolerance: float = 1e-5,
+) -> dict[str, str]:
+    """Runs the contract of environments on one factory.
+
+    Args:
+        factory: ``factory(**static, **hyperparameters)`` returns an ``Environment``.
+        hyperparameters: the numeric ones, which may be traced: a value, or a pair of
+            valid values to sweep between. A single value v is swept down to 0.8 v.
+        decide: ``(context, key) -> decision``, any valid decision of a policy.
+        static: all other arguments of the factory.
+        key: name of the factory's argument that takes a PRNG key, if it has one.
+        random: whether another key must give another run.
+        bad: pairs ``(overrides, pattern)`` that must raise a matching ValueError.
+        skip: rule name to the reason why this factory is exempt from it.
+        tolerance: largest difference, relative to one plus the largest entry.
+
+    Returns:
+        Rule name to ``"passed"`` or the reason why it did not run.
+
+    Raises:
+        AssertionError: a rule is broken; the message has its name, the factory, what was
+            seen and what to do.
+        ValueError: ``skip`` has an unknown rule or no reason.
+
+    Example:
+        >>> from typing import NamedTuple
+        >>> from jaxopt_suite.core import Environment
+        >>> from jaxopt_suite.testing import check_environment
+        >>> class Feedback(NamedTuple):
+        ...     decision: jax.Array
+        ...     mask: jax.Array
+        ...     reward: jax.Array
+        >>> class Still(NamedTuple):
+        ...     pass
+        >>> def noisy_target(target):
+        ...     '''>>> noisy_target(0.5)  # rewards decisions near the target'''
+        ...     def step(state, decision, key):
+        ...         reward = jax.random.normal(key) - (decision - target) ** 2
+        ...         return state, jnp.zeros([]), Feedback(decision, jnp.array(True), reward)
+        ...     return Environment(lambda key: (Still(), jnp.zeros([])), step)
+        >>> report = check_environment(
+        ...     noisy_target, {"target": 0.5}, decide=lambda _, key: jax.random.normal(key)
+        ... )
+        >>> report["pure_update"]
+        'passed'
+    """
+    subject = _World(
+        factory,
+        make_pairs(hyperparameters),
+        dict(static or {}),
+        key,
+        bad,
+        tolerance,
+        decide=decide,
+    )
+    rules = _RULES if random else [r for r in _RULES if r is not keys_matter]
+    return run_rules(subject, rules, skip)
+
+
+def returns_environment(subject: _World) -> None:
+    """The factory returns a jaxopt_suite.core.Environment(init, step)."""
+    method = subject.build(subject.values(0))
+    if not isinstance(method, Environment):
+        kind = type(method).__name__
+        raise AssertionError(f"it must return an Environment, got {kind}")
+
+
+def stable_context(subject: _World) -> None:
+    """The context of init has the structure, shapes and dtypes of those of step."""
+    _, carries = jax.eval_shape(subject.probe, subject.data(0))
+    for _, context in carries[1:]:
+        require_same_type("context", context, carries[0][1])
+
+
+def feedback_fields(subject: _World) -> None:
+    """Feedback is a NamedTuple with the fields decision (as it was given to step) and
+    mask (a boolean scalar, False where nothing came back)."""
+    outputs, _ = jax.eval_shape(subject.probe, subject.data(0))
+    decision, feedback = outputs[0]
+    for name in ("decision", "mask"):
+        if name not in getattr(feedback, "_fields", ()):
+            raise AssertionError(f"feedback must have the field {name}, got {feedback}")
+    require_same_type("feedback.decision", feedback.decision, decision)
+    mask = jax.ShapeDtypeStruct((), bool)
+    require_same_type("feedback.mask", feedback.mask, mask)
+
+
+def keys_matter(subject: _World) -> None:
+    """Another key gives another run: everything random comes from the keys of init and
+    step (or say random=False)."""
+    method = subject.build(subject.values(0))
+    start, keys = subject.data(1)
+    (decision, feedback), carry = subject.eager[0][0], subject.eager[1][0]
+    answer = method.step(carry[0], decision, keys[0])
+    got = answer, method.init(start)
+    first = (*subject.eager[1][1], feedback), carry
+    require_difference(got, first, "another key")
+
+
+_RULES: tuple[Rule, ...] = (
+    *FIRST_RULES,
+    returns_environment,
+    stable_context,
+    feedback_fields,
+    *COMMON_RULES,
+    keys_matter,
+)
