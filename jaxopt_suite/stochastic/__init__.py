@@ -47,6 +47,7 @@ from jaxopt_suite.stochastic.mom_theory import (
 from jaxopt_suite.stochastic.momentum import normalize, storm
 from jaxopt_suite.stochastic.noise import (
     Noise,
+    add_noise,
     additive,
     cauchy,
     centred_exponential,
@@ -73,6 +74,7 @@ __all__ = [
     "Noise",
     "accumulate_median_of_means",
     "adaptive_median_of_means",
+    "add_noise",
     "add_noise_to_gradient",
     "additive",
     "aggregate_clip_then_mean",

@@ -10,22 +10,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxopt_suite.core.checks import check_integer, leading_size
 from jaxopt_suite.core.trees import global_norm, statistics_dtype
-from jaxopt_suite.stochastic.noise import Noise
+from jaxopt_suite.stochastic.noise import Noise, add_noise
 
 
 class AddNoiseToGradientState(NamedTuple):
     """State of :func:`add_noise_to_gradient`: the key of the next draw."""
 
     key: PRNGKeyArray
-
-
-def _add_noise(key: PRNGKeyArray, noise: Noise, tree: PyTree, shape=()) -> PyTree:
-    leaves, treedef = jax.tree.flatten(tree)
-    noisy = [
-        leaf + noise(jax.random.fold_in(key, i), (*shape, *jnp.shape(leaf)), leaf.dtype)
-        for i, leaf in enumerate(map(jnp.asarray, leaves))
-    ]
-    return jax.tree.unflatten(treedef, noisy)
 
 
 def add_noise_to_gradient(
@@ -54,7 +45,7 @@ def add_noise_to_gradient(
     def update(updates, state, params=None, **extra_args):
         del params, extra_args
         next_key, draw_key = jax.random.split(state.key)
-        return _add_noise(draw_key, noise, updates), AddNoiseToGradientState(next_key)
+        return add_noise(draw_key, noise, updates), AddNoiseToGradientState(next_key)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -85,7 +76,7 @@ def noisy_oracle(
     check_integer("batch", batch)
 
     def oracle(key, params):
-        return _add_noise(key, noise, grad_fn(params), (batch,))
+        return add_noise(key, noise, grad_fn(params), (batch,))
 
     return oracle
 

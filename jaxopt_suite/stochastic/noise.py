@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jaxopt_suite.core.checks import check_interval
 
@@ -362,6 +362,29 @@ def mixture(symmetric: Noise, asymmetric: Noise, rho: Scalar) -> Noise:
         return sum(w * value for w, value in parts if w > 0 and value is not None)
 
     return Noise(sample, moment)
+
+
+def add_noise(
+    key: PRNGKeyArray, noise: Noise, tree: PyTree, sample_shape: Shape = ()
+) -> PyTree:
+    """Adds an independent draw to every entry of every leaf.
+
+    Args:
+        key: folded with the leaf index.
+        noise: the law of an entry.
+        tree: floating leaves.
+        sample_shape: leading axes of the result, for several draws of the whole tree.
+
+    Example:
+        >>> add_noise(jax.random.key(0), gaussian(0.0), jnp.ones(2), (3,)).shape
+        (3, 2)
+    """
+    leaves, treedef = jax.tree.flatten(jax.tree.map(jnp.asarray, tree))
+    noisy = [
+        x + noise(jax.random.fold_in(key, i), (*sample_shape, *x.shape), x.dtype)
+        for i, x in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(treedef, noisy)
 
 
 def _beta(a: float, b: float) -> float:
