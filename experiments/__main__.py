@@ -75,7 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--seeds", type=_count, metavar="N", help="number of seeds")
     run.add_argument(
-        "--resume", action="store_true", help="go on after the last finished stage"
+        "--resume",
+        action="store_true",
+        help="go on after the last finished stage; a changed script does not redo it",
     )
     run.set_defaults(command=_run)
 

@@ -18,6 +18,11 @@ class InputError(Exception):
     """Something the person at the command line can put right; its text is one line."""
 
 
+def cannot_write(path: Path, error: OSError) -> InputError:
+    """What to say of ``error``, which came of writing ``path``."""
+    return InputError(f"cannot write to {path}: {error.strerror or error}")
+
+
 @contextlib.contextmanager
 def replaced_whole(path: Path) -> Iterator[Path]:
     """A path to write to, which becomes ``path`` in one step at the end of the block.
@@ -97,12 +102,14 @@ def open_run_folder(folder: Path, document: Mapping[str, Any], *, resume: bool) 
             if resume:
                 _check_same_run(folder, earlier, document)
                 return
+            # It is no finished run any more from here on, even if this one dies now.
+            write_json(folder / "config.json", {**earlier, "status": "running"})
             for name in sorted(entries - {"config.json"}):
                 path = folder / name
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         write_json(folder / "config.json", document)
     except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+        raise cannot_write(folder, error) from error
 
 
 def _own_document(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.claims import Interval, figure_with_spread, verdict
-from experiments.files import InputError, read_document, replaced_whole
+from experiments.files import InputError, cannot_write, read_document, replaced_whole
 
 SCALE_ORDER = ("smoke", "default", "full")
 CLAIM_HEAD = ("claim", "paper", "measured", "spread", "threshold", "holds")
@@ -67,7 +67,7 @@ def write_report(out: Path) -> tuple[Path, Path]:
             with replaced_whole(page) as partial:
                 partial.write_text(render(runs), encoding="utf-8")
     except OSError as error:
-        raise InputError(f"cannot write to {out}: {error.strerror}") from error
+        raise cannot_write(out, error) from error
     return pages
 
 

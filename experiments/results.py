@@ -22,7 +22,7 @@ class Metric:
     """An array whose axes have names, and whose positions along them have labels.
 
     Attributes:
-        values: real numbers or truth values; anything ``np.asarray`` takes.
+        values: real numbers or truth values, an array once it is here.
         axes: ``(name, labels)`` for every axis of ``values``, in order. The axis of
             repetitions is called ``"seed"``.
 
@@ -35,7 +35,7 @@ class Metric:
         (1, 2)
     """
 
-    values: np.ndarray
+    values: Any
     axes: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self):

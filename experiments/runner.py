@@ -10,6 +10,8 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import rich
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +20,7 @@ from experiments.claims import Claim, figure_with_spread, verdict
 from experiments.figures import house_style, save_figure
 from experiments.files import (
     InputError,
+    cannot_write,
     open_run_folder,
     plain,
     read_document,
@@ -69,7 +72,7 @@ def run_experiment(
         out: the folder of all results.
         num_seeds: replaces the number of seeds of the config.
         resume: whether stages that an earlier run has finished are read back.
-        console: where progress goes; standard error if None.
+        console: where progress goes; if None the terminal, or else standard error.
 
     Returns:
         What the experiment found; its figures are closed.
@@ -82,11 +85,13 @@ def run_experiment(
     folder = out / document["experiment"] / scale
     open_run_folder(folder, document, resume=resume)
     names = getattr(module, "STAGES", None)
-    console = console or Console(stderr=True)
+    # Rich's own console where it can be: a bar within a stage then joins this one.
+    shown = rich.get_console()
+    console = console or (shown if shown.is_terminal else Console(stderr=True))
     with house_style(), stage_progress(console, names and len(names)) as observer:
         stages = Stages(
             folder / "checkpoints",
-            tag=document["fingerprint"],
+            tag=f"{folder.parent.name} {scale} {document['fingerprint'][:16]}",
             resume=resume,
             observer=observer,
             names=names,
@@ -108,9 +113,9 @@ def describe(module: ModuleType, scale: str, config: Any) -> dict[str, Any]:
         "num_seeds": config.num_seeds,
         "base_seed": BASE_SEED,
         "config": plain(config),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "versions": {name: _version(name) for name in PACKAGES},
         "device": {"kind": device.device_kind, "count": jax.device_count()},
-        "float64": bool(jax.config.read("jax_enable_x64")),
+        "float64": jnp.zeros([]).dtype == jnp.float64,
     }
     encoded = json.dumps(document, sort_keys=True).encode()
     return {
@@ -120,6 +125,14 @@ def describe(module: ModuleType, scale: str, config: Any) -> dict[str, Any]:
         "status": "running",
         "figures": [],
     }
+
+
+def _version(package: str) -> str | None:
+    """The installed version; None where the package runs from its source alone."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def write_result(folder: Path, document: Mapping[str, Any], result: Result) -> None:
@@ -144,7 +157,7 @@ def write_result(folder: Path, document: Mapping[str, Any], result: Result) -> N
         finished = {**document, "figures": figures, "status": "finished"}
         write_json(folder / "config.json", finished)
     except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+        raise cannot_write(folder, error) from error
 
 
 def print_claims(claims: tuple[Claim, ...], title: str) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from experiments.files import cannot_write
 from experiments.results import check_name
 from experiments.store import load_tree, save_tree
 
@@ -57,6 +59,7 @@ class Stages:
             ValueError: the name cannot be a file name, came before in this run, or is
                 not in the experiment's ``STAGES``; or the result is no pytree of
                 arrays in dicts, lists, tuples and NamedTuples.
+            InputError: its checkpoint is damaged, another run's, or cannot be written.
         """
         if self._folder is None:
             return _to_numpy(fn(*args))
@@ -68,8 +71,11 @@ class Stages:
             result = load_tree(path, self.tag)
         else:
             result = _to_numpy(fn(*args))
-            path.parent.mkdir(exist_ok=True)
-            save_tree(path, result, self.tag)
+            try:
+                path.parent.mkdir(exist_ok=True)
+                save_tree(path, result, self.tag)
+            except OSError as error:
+                raise cannot_write(path, error) from error
         # The stage is finished: nothing goes on from within it any more.
         shutil.rmtree(self._folder / name, ignore_errors=True)
         self._observer(name, time.perf_counter() - start, restored)
@@ -92,7 +98,17 @@ class Stages:
 
 def _to_numpy(tree: Any) -> Any:
     """``tree`` with NumPy arrays of its own for leaves."""
-    return jax.tree.map(np.array, jax.device_get(tree))
+
+    def convert(leaf):
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            raise ValueError(
+                "a stage must return arrays of numbers, got a key: return "
+                "jax.random.key_data of it, or split it outside"
+            )
+        return np.array(jax.device_get(leaf))
+
+    return jax.tree.map(convert, tree)
 
 
 COMPUTE = Stages()

@@ -65,7 +65,9 @@ def bootstrap_interval(
     if all(np.ptp(array) == 0 for array in arrays):
         value = float(statistic(*arrays))
         return Interval(value, value, f"{described}: all are equal")
-    with warnings.catch_warnings(action="ignore", category=stats.DegenerateDataWarning):
+    # A statistic that hardly varies has no acceleration: NaN, which is said below.
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
         found = stats.bootstrap(
             arrays,
             statistic,
@@ -77,7 +79,7 @@ def bootstrap_interval(
             rng=np.random.default_rng(RESAMPLING_SEED),
         ).confidence_interval
     if np.isnan(found).any():
-        described += ": the statistic hardly varies"
+        described += ": undefined, the statistic hardly varies"
     return Interval(float(found.low), float(found.high), described)
 
 

@@ -15,6 +15,15 @@ from jaxtyping import PyTree
 
 from experiments.files import InputError, replaced_whole
 
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+)
+
 
 def save_tree(path: Path, tree: PyTree, tag: str) -> None:
     """Writes ``tree``, whole or not at all.
@@ -43,7 +52,8 @@ def load_tree(path: Path, tag: str) -> PyTree:
         InputError: the file is damaged, or its tag is another.
     """
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        # NumPy leaves a file that it opened itself open where it cannot read it.
+        with path.open("rb") as stream, np.load(stream) as stored:
             header = json.loads(stored["header"].tobytes())
             found, dtypes = header["tag"], header["dtypes"]
             if found == tag:
@@ -51,20 +61,14 @@ def load_tree(path: Path, tag: str) -> PyTree:
                     stored[str(i)].view(np.dtype(d)) for i, d in enumerate(dtypes)
                 ]
                 return _rebuild(header["structure"], leaves)
-    except (OSError, EOFError, LookupError, TypeError, ValueError) as error:
-        raise _damaged(path) from error
-    except zipfile.BadZipFile as error:
-        raise _damaged(path) from error
+    except _UNREADABLE as error:
+        raise InputError(
+            f"checkpoint {path} is damaged: leave --resume out to start anew, or "
+            "remove it to compute this stage again; nothing was changed"
+        ) from error
     raise InputError(
         f"checkpoint {path} belongs to another run: leave --resume out to start anew, "
         "or choose another --out; nothing was changed"
-    )
-
-
-def _damaged(path: Path) -> InputError:
-    return InputError(
-        f"checkpoint {path} is damaged: leave --resume out to start anew, or remove it "
-        "to compute this stage again; nothing was changed"
     )
 
 
@@ -88,9 +92,10 @@ def _describe(tree: PyTree, leaves: list[np.ndarray]) -> Any:
         kind = "list" if isinstance(tree, list) else "tuple"
         return {kind: [_describe(item, leaves) for item in tree]}
     if not isinstance(tree, np.ndarray) or tree.dtype.hasobject:
+        what = "an array of objects" if isinstance(tree, np.ndarray) else type(tree)
         raise ValueError(
             "a stage must return arrays in dicts, lists, tuples and NamedTuples, got "
-            f"{type(tree).__name__}"
+            f"{what}"
         )
     leaves.append(tree)
     return len(leaves) - 1

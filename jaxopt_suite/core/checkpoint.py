@@ -16,8 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxopt_suite.core import checks
-from jaxopt_suite.core.keys import is_key_array
-from jaxopt_suite.core.mesh import place
+from jaxopt_suite.core.mesh import is_key_array, place
 
 _UNFINISHED = ".orbax-checkpoint-tmp"
 
@@ -144,7 +143,6 @@ def _manager(folder: pathlib.Path, *, create: bool = False) -> Any:
             preservation_policy=ocp.checkpoint_managers.LatestN(2),
             create=create,
             cleanup_tmp_directories=create,
-            read_only=not create,
             enable_async_checkpointing=False,
         ),
     )

@@ -17,10 +17,10 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 
 from jaxopt_suite.core import checks
-from jaxopt_suite.core.keys import is_key_array
+from jaxopt_suite.core.mesh import is_key_array
 from jaxopt_suite.core.types import Problem, Transformation
 
-Record = Callable[[PyTree, optax.OptState], PyTree[Array]]
+Record = Callable[[PyTree, PyTree], PyTree[Array]]
 
 
 class LoopState(NamedTuple):
@@ -36,7 +36,7 @@ class LoopState(NamedTuple):
     step: Int[Array, ""]
     key: PRNGKeyArray
     params: PyTree
-    optimizer: optax.OptState
+    optimizer: PyTree
 
 
 class OptimizeResult(NamedTuple):
@@ -50,7 +50,7 @@ class OptimizeResult(NamedTuple):
     """
 
     params: PyTree
-    state: optax.OptState
+    state: PyTree
     record: PyTree[Array]
 
 

@@ -14,7 +14,6 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from jaxopt_suite.core import checks
 from jaxopt_suite.core.delays import DelayModel
-from jaxopt_suite.core.keys import zeros
 
 
 class LatePlan(NamedTuple):
@@ -121,7 +120,7 @@ def late_init(
     arrivals = rounds + jnp.minimum(jnp.asarray(delays, jnp.int32), horizon - rounds)
     order = jnp.argsort(arrivals, stable=True).astype(jnp.int32)
     order = jnp.concatenate([order, jnp.full(plan.width, horizon, jnp.int32)])
-    ring = zeros(feedback, (plan.slots,))
+    ring = jax.tree.map(lambda x: jnp.zeros((plan.slots, *x.shape), x.dtype), feedback)
     return LateState(arrivals, order, jnp.zeros([], jnp.int32), ring)
 
 
@@ -143,6 +142,6 @@ def blank_unless(keep: Array, feedback: PyTree) -> PyTree:
     def one(x):
         x = jnp.asarray(x)
         shape = keep.shape + (1,) * (x.ndim - keep.ndim)
-        return jnp.where(keep.reshape(shape), x, zeros(jax.typeof(x)))
+        return jnp.where(keep.reshape(shape), x, jnp.zeros(x.shape, x.dtype))
 
     return jax.tree.map(one, feedback)

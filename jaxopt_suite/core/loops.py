@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from jaxopt_suite.core import checkpoint, checks
-from jaxopt_suite.core.keys import is_key_array, zeros
-from jaxopt_suite.core.mesh import fetch
+from jaxopt_suite.core.mesh import fetch, is_key_array
 from jaxopt_suite.core.types import Transformation
 
 
@@ -105,8 +104,12 @@ def _advance(
         row, state = loop.update(None, state)
         return state, jax.tree.map(lambda buffer, x: buffer.at[i].set(x), rows, row)
 
-    row = jax.eval_shape(lambda s: loop.update(None, s)[0], state)
-    return jax.lax.fori_loop(0, steps, step, (state, zeros(row, (chunk,))))
+    return jax.lax.fori_loop(0, steps, step, (state, _empty_rows(loop, state, chunk)))
+
+
+def _empty_rows(loop: Transformation, state: PyTree, count: int) -> PyTree[Array]:
+    row = jax.eval_shape(lambda state: loop.update(None, state)[0], state)
+    return jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), row)
 
 
 def _find(
@@ -127,8 +130,7 @@ def _find(
             f"{os.fspath(directory)} holds step {step} of this run, {why}: pass "
             f"resume=True and num_steps >= {step} to go on, or use an empty folder"
         )
-    row = jax.eval_shape(lambda s: loop.update(None, s)[0], start)
-    like = {"state": start, "outputs": fetch(zeros(row, (step,)))}
+    like = {"state": start, "outputs": fetch(_empty_rows(loop, start, step))}
     found = checkpoint.restore(directory, like, tag=tag)
     assert found is not None
     return step, found[1]["state"], [found[1]["outputs"]]
@@ -137,7 +139,8 @@ def _find(
 def _strongly_typed(leaf: Any) -> jax.Array:
     # A Python scalar's weak type would cost a second compile after the first chunk.
     leaf = jnp.asarray(leaf)
-    return leaf.astype(leaf.dtype) if leaf.weak_type else leaf
+    weak = getattr(jax.typeof(leaf), "weak_type", False)
+    return leaf.astype(leaf.dtype) if weak else leaf
 
 
 def _laid_out_as(like: jax.Array, value: jax.Array) -> jax.Array:

@@ -14,7 +14,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 from jaxtyping import PyTree
 
 from jaxopt_suite.core import checks
-from jaxopt_suite.core.keys import is_key_array
 
 
 def device_mesh(axis_name: str, num_devices: int | None = None) -> Mesh:
@@ -45,6 +44,12 @@ def device_mesh(axis_name: str, num_devices: int | None = None) -> Mesh:
     return jax.make_mesh(
         (count,), (axis_name,), devices=devices[:count], axis_types=(AxisType.Auto,)
     )
+
+
+def is_key_array(leaf: Any) -> bool:
+    """Whether ``leaf`` is an array of typed PRNG keys, concrete or abstract."""
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def place(value: Any, sharding: Sharding) -> jax.Array:

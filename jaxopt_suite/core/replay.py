@@ -96,7 +96,7 @@ def replay(
         state = policy.update(feedback, state)
         matches = matches + hit
         total = add(total, feedback.reward)
-        return (t + 1, state, matches, total), (matches, total.total + total.rest)
+        return (t + 1, state, matches, total), (matches, total.total)
 
     zero, start = jnp.zeros([], jnp.int32), policy.init(keys.policy)
     total = zero_sum(reward[0])

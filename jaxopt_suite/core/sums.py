@@ -10,7 +10,7 @@ from jaxopt_suite.core.trees import statistics_dtype
 
 
 class RunningSum(NamedTuple):
-    """A compensated sum: its value is ``total + rest``."""
+    """A sum in twice the precision: ``total + rest``, with ``total`` its rounding."""
 
     total: Float[Array, "..."]
     rest: Float[Array, "..."]
@@ -23,20 +23,24 @@ def zero_sum(like: jax.ShapeDtypeStruct | Array) -> RunningSum:
 
 
 def add(state: RunningSum, x: Num[Array, "..."]) -> RunningSum:
-    """Adds ``x`` and keeps the exact rounding error of the addition in ``rest``.
+    """Adds ``x``; ``total`` stays the rounded value, and ``rest`` what it rounds off.
+
+    The error of a sum of n terms is of order ``n eps^2``, not ``n eps``.
 
     Example:
-        >>> tenth = add(zero_sum(jnp.ones([])), 1e8)
+        >>> total = add(zero_sum(jnp.ones([])), 1e8)
         >>> for _ in range(3):
-        ...     tenth = add(tenth, 1.0)
-        >>> float(tenth.total), float(tenth.rest)
+        ...     total = add(total, 1.0)
+        >>> float(total.total), float(total.rest)
         (100000000.0, 3.0)
 
-    Source: Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher
-    Summen" (1974), with the two-sum of Knuth.
+    Source: Dekker, "A floating-point technique for extending the available precision"
+    (1971), with the two-sum of Knuth.
     """
     x = jnp.asarray(x, state.total.dtype)
     total = state.total + x
     seen = total - state.total
-    error = (state.total - (total - seen)) + (x - seen)
-    return RunningSum(total, state.rest + error)
+    rest = state.rest + ((state.total - (total - seen)) + (x - seen))
+    # Without this step the rests would themselves need a compensated sum.
+    rounded = total + rest
+    return RunningSum(rounded, rest - (rounded - total))

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,8 +75,7 @@ class Subject:
         start, inputs = data
         carries, outputs = [self.begin(method, start)], []
         for t in range(NUM_STEPS):
-            now = jax.tree.map(lambda x: x[t], inputs)  # noqa: B023
-            output, carry = self.step(method, carries[-1], now)
+            output, carry = self.step(method, carries[-1], at(inputs, t))
             outputs.append(output)
             carries.append(carry)
         return outputs, carries
@@ -86,7 +86,6 @@ class Subject:
 
     def run(self, values: Mapping[str, Any], data: tuple[Any, Any]) -> Any:
         """Builds the method and scans it: stacked outputs and the last carry."""
-        self.traces.append(1)
         method = self.build(values)
         start, inputs = data
 
@@ -97,36 +96,55 @@ class Subject:
         carry, outputs = jax.lax.scan(body, self.begin(method, start), inputs)
         return outputs, carry
 
+    def traced_step(self, values: Mapping[str, Any], carry: Any, inputs: Any) -> Any:
+        """One step of a new instance; counts how often it is traced."""
+        self.traces.append(1)
+        return self.step(self.build(values), carry, inputs)
+
     @functools.cached_property
     def jitted(self) -> Callable[..., Any]:
-        """The scan with traced hyperparameters, compiled once for all rules."""
-        return jax.jit(self.run)
+        """The step with traced hyperparameters and a donated carry, compiled once."""
+        return jax.jit(self.traced_step, donate_argnums=1)
+
+    def steps(self, values: Any, carry: Any, inputs: Any) -> Any:
+        """A loop over the jitted step, which takes ``carry`` away."""
+        outputs = []
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Some donated buffers")
+            for t in range(NUM_STEPS):
+                output, carry = self.jitted(as_arrays(values), carry, at(inputs, t))
+                outputs.append(output)
+        return stack(outputs), carry
 
     @functools.cached_property
     def eager(self) -> tuple[list[Any], list[Any]]:
         """The Python loop of lane 0, run once for all rules."""
         return self.walk(self.build(self.values(0)), as_arrays(self.data(0)))
 
-    def compiled(self, lane: int) -> Any:
-        """What the jitted scan gives for a lane."""
-        return self.jitted(as_arrays(self.values(lane)), as_arrays(self.data(lane)))
-
-    def stacked(self) -> tuple[Any, Any]:
-        """Values and data of all lanes, with a leading lane axis."""
-        lanes = [(self.values(i), self.data(i)) for i in range(self.num_lanes)]
-        return stack(lanes)
+    def carry(self, lane: int) -> Any:
+        """Where a lane starts, in arrays that nothing else holds."""
+        start, _ = as_arrays(self.data(lane))
+        return jax.tree.map(jnp.copy, self.begin(self.build(self.values(lane)), start))
 
     @functools.cached_property
-    def loop(self) -> Any:
-        """The jitted scan of every lane, one after the other."""
-        return stack([self.compiled(lane) for lane in range(self.num_lanes)])
+    def lanes(self) -> list[Any]:
+        """What the jitted loop gives for each lane."""
+        return [
+            self.steps(self.values(i), self.carry(i), as_arrays(self.data(i)[1]))
+            for i in range(self.num_lanes)
+        ]
+
+    def stacked(self, lanes: Sequence[int]) -> tuple[Any, Any]:
+        """Values and data of some lanes, with a leading lane axis."""
+        values = stack([self.values(lane) for lane in lanes])
+        return values, stack([self.data(lane) for lane in lanes])
 
 
 Rule = Callable[[Any], str | None]
 
 
 def make_pairs(hyperparameters: Mapping[str, Any] | None) -> dict[str, tuple[Any, Any]]:
-    """``name -> value`` or ``name -> (first, second)`` as pairs; one value v is (v, 0.8 v)."""
+    """Every value as a pair to sweep between; a single value v becomes (v, 0.8 v)."""
     pairs = {}
     for name, value in (hyperparameters or {}).items():
         pairs[name] = value if isinstance(value, tuple) else (value, 0.8 * value)
@@ -191,6 +209,11 @@ def is_float(leaf: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
 
+def at(tree: Any, t: int) -> Any:
+    """Entry ``t`` of the leading axis of every leaf."""
+    return jax.tree.map(lambda x: x[t], tree)
+
+
 def as_arrays(tree: Any) -> Any:
     """Every leaf as a strongly typed jax array."""
 
@@ -203,7 +226,7 @@ def as_arrays(tree: Any) -> Any:
 
 
 def stack(trees: Sequence[Any]) -> Any:
-    """Stacks equal trees along a new leading axis, by NumPy where it can (no compile)."""
+    """Stacks equal trees along a new leading axis; by NumPy, which compiles nothing."""
 
     def one(*leaves):
         leaves = [as_arrays(leaf) for leaf in leaves]
@@ -249,7 +272,7 @@ def require_same_type(name: str, got: Any, expected: Any) -> None:
 
 
 def require_close(name: str, got: Any, expected: Any, tolerance: float) -> None:
-    """Leaves differ by at most ``tolerance * (1 + largest)``; integers and keys by 0."""
+    """Leaves differ by ``tolerance * (1 + largest)`` at most; integers by 0."""
     pairs = zip(
         jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(expected), strict=True
     )

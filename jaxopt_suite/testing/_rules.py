@@ -8,8 +8,6 @@ import functools
 import importlib.util
 import re
 import tempfile
-import warnings
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +19,7 @@ from jaxopt_suite.testing._common import (
     Rule,
     Subject,
     as_arrays,
+    at,
     is_key,
     require_close,
     require_difference,
@@ -41,8 +40,10 @@ def documented(subject: Subject) -> None:
 
 
 def bad_arguments(subject: Subject) -> str | None:
-    """A bad concrete argument raises ValueError, in the factory or when it is traced,
-    with the argument's name, the value and what is allowed."""
+    """A bad concrete argument raises ValueError, at the latest when traced.
+
+    Check it in the factory; say the argument's name, the value and what is allowed.
+    """
     for override, pattern in subject.bad:
         values = {**subject.static, **subject.values(0), **override}
         try:
@@ -60,14 +61,18 @@ def bad_arguments(subject: Subject) -> str | None:
 
 
 def state_is_arrays(subject: Subject) -> None:
-    """State is a NamedTuple of jax arrays, or a tuple of such: Python numbers, strings
-    and functions belong in the factory's closure, counters in an int32 array."""
+    """State is a NamedTuple of jax arrays, or a tuple of such.
+
+    Python numbers, strings and functions belong in the factory's closure, counters in
+    an int32 array.
+    """
     start = as_arrays(subject.data(0)[0])
     state = subject.state(subject.begin(subject.build(subject.values(0)), start))
 
     def visit(node, path):
-        if isinstance(node, tuple) and hasattr(node, "_fields"):
-            for name, child in zip(node._fields, node, strict=True):
+        fields = getattr(node, "_fields", None)
+        if isinstance(node, tuple) and fields is not None:
+            for name, child in zip(fields, node, strict=True):
                 visit(child, f"{path}.{name}")
         elif isinstance(node, (tuple, list)):
             for i, child in enumerate(node):
@@ -85,15 +90,18 @@ def state_is_arrays(subject: Subject) -> None:
 
 
 def traceable(subject: Subject) -> None:
-    """With concrete hyperparameters everything can be traced by jax.jit: no Python
-    branch on an array, no NumPy function on a traced value."""
+    """With concrete hyperparameters everything can be traced.
+
+    No Python branch on an array, no NumPy function on a traced value.
+    """
     jax.eval_shape(subject.probe, subject.data(0))
 
 
 def stable_state(subject: Subject) -> None:
-    """The state keeps its tree structure, shapes, dtypes and weak types under update, so
-    that it goes through lax.scan: give every leaf an explicit dtype in init and cast to
-    it in update."""
+    """State keeps structure, shapes, dtypes and weak types, so that it can be scanned.
+
+    Give every leaf an explicit dtype in init, and cast to it in update.
+    """
     for dtype in (None, jnp.float32):
         with jax.enable_x64(dtype is not None):
             data = subject.data(0)
@@ -106,12 +114,14 @@ def stable_state(subject: Subject) -> None:
 
 
 def pure_update(subject: Subject) -> None:
-    """A step is a pure function of its arguments: the same state and inputs give the same
-    result bit for bit, also in a fresh instance. Counters and keys belong in the state,
-    randomness comes from jax.random."""
+    """A step with the same state and inputs gives the same result, bit for bit.
+
+    Also in a fresh instance: counters and keys belong in the state, randomness comes
+    from jax.random.
+    """
     method = subject.build(subject.values(0))
     start, inputs = as_arrays(subject.data(0))
-    first, last = (jax.tree.map(lambda x: x[t], inputs) for t in (0, NUM_STEPS - 1))  # noqa: B023
+    first, last = at(inputs, 0), at(inputs, NUM_STEPS - 1)
     carry = subject.begin(method, start)
     once = subject.step(method, carry, first)
     twice = subject.step(method, carry, first)
@@ -123,92 +133,103 @@ def pure_update(subject: Subject) -> None:
 
 
 def one_trace(subject: Subject) -> None:
-    """Numeric hyperparameters may be traced, so that all their values share one compile:
-    no Python branch, float(), hash or static_argnames on one; use jnp.where, and checks
-    that step aside for tracers."""
-    subject.compiled(0)
-    subject.compiled(subject.num_lanes - 1)
-    if len(subject.traces) != 1:
-        raise AssertionError(f"two sets of values took {len(subject.traces)} traces")
+    """Numeric hyperparameters may be traced: all their values share one compile.
+
+    No Python branch, float(), hash or static_argnames on one; use jnp.where, and checks
+    that step aside for tracers.
+    """
+    values, data = as_arrays((subject.values(0), subject.data(0)))
+    jax.eval_shape(subject.run, values, data)
+    if len(subject.lanes) != len(subject.traces) * subject.num_lanes:
+        count = len(subject.traces)
+        raise AssertionError(f"{subject.num_lanes} sets of values took {count} traces")
 
 
 def jit_equals_eager(subject: Subject) -> None:
-    """A jitted scan with traced hyperparameters gives the numbers of the eager loop with
-    concrete ones."""
+    """Jitted steps give the numbers of eager ones.
+
+    Their hyperparameters are traced and those of the eager loop are not: look for code
+    that treats the two in different ways.
+    """
     last = subject.num_lanes - 1
     walks = {0: subject.eager}
     walks[last] = subject.walk(
         subject.build(subject.values(last)), as_arrays(subject.data(last))
     )
     for lane, (outputs, carries) in walks.items():
-        got, expected = subject.compiled(lane), (stack(outputs), carries[-1])
+        got, expected = subject.lanes[lane], (stack(outputs), carries[-1])
         name = f"with {subject.values(lane)}: result"
         require_close(name, got, expected, subject.tolerance)
 
 
 def vmap_equals_loop(subject: Subject) -> None:
-    """vmap over seeds and hyperparameters (over the factory) equals a loop over them."""
-    got = jax.jit(jax.vmap(subject.run))(*subject.stacked())
-    require_close("vmapped result", got, subject.loop, subject.tolerance)
+    """A vmapped scan over seeds and hyperparameters gives the numbers of a loop.
+
+    Look for shapes that count on a missing batch axis, and for state outside the state.
+    """
+    # Two lanes are enough to tell, and quicker to compile than eight.
+    lanes = (0, subject.num_lanes - 1)
+    got = jax.jit(jax.vmap(subject.run))(*subject.stacked(lanes))
+    expected = stack([subject.lanes[lane] for lane in lanes])
+    require_close("vmapped result", got, expected, subject.tolerance)
+
+
+_ONE_DEVICE = "one device: force more with XLA_FLAGS to run this rule"
 
 
 def shard_map_equals_loop(subject: Subject) -> str | None:
     """Lanes laid over devices by jax.shard_map give the numbers of one device."""
     if jax.local_device_count() == 1:
-        return "one device: force more with XLA_FLAGS to run this rule"
+        return _ONE_DEVICE
     devices = jax.local_devices()[: subject.num_lanes]
     auto = (jax.sharding.AxisType.Auto,)
     mesh = jax.make_mesh((len(devices),), ("lanes",), auto, devices=devices)
-    spec = jax.P("lanes")
+
+    def on_device(lanes):
+        return jax.tree.map(lambda x: x[None], subject.run(*at(lanes, 0)))
+
     # Lanes never meet, so there is nothing for the replication check to find.
+    spec = jax.P("lanes")
     sharded = jax.shard_map(
-        jax.vmap(subject.run),
-        mesh=mesh,
-        in_specs=(spec, spec),
-        out_specs=spec,
-        check_vma=False,
+        on_device, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
     )
-    got = jax.jit(sharded)(*subject.stacked())
-    require_close("sharded result", got, subject.loop, subject.tolerance)
+    got = jax.jit(sharded)(subject.stacked(range(subject.num_lanes)))
+    require_close("sharded result", got, stack(subject.lanes), subject.tolerance)
     return None
 
 
 def pmap_equals_loop(subject: Subject) -> str | None:
-    """One lane per device by jax.pmap gives the numbers of one device."""
+    """One lane per device under jax.pmap gives the numbers of one device."""
     if jax.local_device_count() == 1:
-        return "one device: force more with XLA_FLAGS to run this rule"
+        return _ONE_DEVICE
     devices = jax.local_devices()[: subject.num_lanes]
-    got = jax.pmap(subject.run, devices=devices)(*subject.stacked())
-    require_close("pmapped result", got, subject.loop, subject.tolerance)
+    lanes = subject.stacked(range(subject.num_lanes))
+    got = jax.pmap(subject.run, devices=devices)(*lanes)
+    require_close("pmapped result", got, stack(subject.lanes), subject.tolerance)
     return None
 
 
 def donation(subject: Subject) -> None:
-    """The state can be donated, together with the parameters, from init on, and the
-    factory stays usable: no array of params or of the closure is put into the state
-    without jnp.copy, and none twice. One jitted step is one trace."""
-    method, traces = subject.build(subject.values(0)), []
+    """State can be donated from init on, together with the parameters.
 
-    def step(carry, now):
-        traces.append(1)
-        return subject.step(method, carry, now)
-
-    jitted = jax.jit(step, donate_argnums=0)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Some donated buffers")
-        for _ in range(2):  # the second start finds what the first has deleted
-            start, inputs = as_arrays(subject.data(0))
-            carry = subject.begin(method, jax.tree.map(jnp.copy, start))
-            for t in range(NUM_STEPS):
-                _, carry = jitted(carry, jax.tree.map(lambda x: x[t], inputs))  # noqa: B023
-    if len(traces) != 1:
-        raise AssertionError(f"{NUM_STEPS} jitted steps took {len(traces)} traces")
-    require_close("carry", carry, subject.eager[1][-1], subject.tolerance)
+    Put no array of params or of the factory's closure into the state without jnp.copy,
+    and none twice: donation deletes it.
+    """
+    values = subject.values(0)
+    method = subject.build(values)
+    for _ in range(2):  # the second start finds what the first has deleted
+        start, inputs = as_arrays(subject.data(0))
+        carry = subject.begin(method, jax.tree.map(jnp.copy, start))
+        got = subject.steps(values, carry, inputs)
+        require_close("result", got, subject.lanes[0], subject.tolerance)
 
 
 def checkpoint(subject: Subject) -> None:
-    """A state that was saved and restored (by jaxopt_suite.core.checkpoint where Orbax is
-    installed, else as NumPy arrays) goes on to the same numbers."""
+    """A saved and restored state goes on to the same numbers.
+
+    Saved by jaxopt_suite.core.checkpoint where Orbax is installed, else by NumPy.
+    Keep everything that the next step needs in the state.
+    """
     outputs, carries = subject.eager
     if importlib.util.find_spec("orbax") is None:
         restored = jax.tree.map(_through_numpy, carries[-2])
@@ -218,7 +239,7 @@ def checkpoint(subject: Subject) -> None:
             found = core_checkpoint.restore(folder, carries[-2])
         assert found is not None
         restored = found[1]
-    now = jax.tree.map(lambda x: x[-1], as_arrays(subject.data(0)[1]))
+    now = at(as_arrays(subject.data(0)[1]), NUM_STEPS - 1)
     got = subject.step(subject.build(subject.values(0)), restored, now)
     require_close("result after the restart", got, (outputs[-1], carries[-1]), 0)
 
@@ -226,13 +247,15 @@ def checkpoint(subject: Subject) -> None:
 def _through_numpy(leaf: jax.Array) -> jax.Array:
     if not is_key(leaf):
         return jnp.asarray(np.asarray(leaf))
-    data = np.asarray(jax.random.key_data(leaf))
+    data = jnp.asarray(np.asarray(jax.random.key_data(leaf)))
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
 
 
 def explicit_keys(subject: Subject) -> str | None:
-    """A factory that takes a key gives the same numbers for the same key and others for
-    another key: use the key, and only that key, for everything random."""
+    """The same key gives the same numbers, another key gives others.
+
+    Use the key, and only that key, for everything random.
+    """
     if subject.key is None:
         return "the factory takes no key"
     data = as_arrays(subject.data(0))

@@ -21,8 +21,10 @@ def _require_same_updates(subject: Any, method: Any, steps: int = 2) -> None:
 
 
 def accepts_extra_args(subject: Any) -> str | None:
-    """A GradientTransformationExtraArgs takes and ignores extra arguments that are meant
-    for others in the chain: update(updates, state, params=None, **extra_args)."""
+    """A GradientTransformationExtraArgs ignores extra arguments meant for others.
+
+    Its signature is update(updates, state, params=None, **extra_args).
+    """
     method = subject.build(subject.values(0))
     if not isinstance(method, optax.GradientTransformationExtraArgs):
         return "it is a plain GradientTransformation"
@@ -45,13 +47,17 @@ def chain(subject: Any) -> None:
 
 
 def inject_hyperparams(subject: Any) -> None:
-    """optax.inject_hyperparams takes the factory (what is static is named so): no
-    **kwargs in its signature, and every numeric hyperparameter may be an array."""
+    """The factory works under optax.inject_hyperparams.
+
+    All but the numeric hyperparameters are named static. Have no **kwargs in the
+    signature (they arrive as one dict), and take arrays for the numeric ones.
+    """
     parameters = inspect.signature(subject.factory).parameters
     fixed = [name for name in parameters if name not in subject.hyperparameters]
     injected = optax.inject_hyperparams(subject.factory, static_args=fixed)
     method = injected(**subject.static, **subject.values(0))
-    names = set(method.init(as_arrays(subject.params)).hyperparams)
+    state: Any = method.init(as_arrays(subject.params))
+    names = set(state.hyperparams)
     if names != set(subject.hyperparameters):
         raise AssertionError(
             f"injected must be {sorted(subject.hyperparameters)}, got {sorted(names)}"
@@ -60,8 +66,10 @@ def inject_hyperparams(subject: Any) -> None:
 
 
 def schedules(subject: Any) -> str | None:
-    """A hyperparameter annotated as a schedule takes one: a constant schedule gives the
-    updates of the constant."""
+    """What is annotated as a schedule takes one.
+
+    A constant schedule must give the updates of the constant.
+    """
     parameters = inspect.signature(subject.factory).parameters
     values = subject.values(0)
     names = [x for x in values if _takes_schedule(parameters[x].annotation)]
@@ -80,8 +88,10 @@ def _takes_schedule(annotation: Any) -> bool:
 
 
 def masked(subject: Any) -> None:
-    """Under optax.masked it sees only the parameters of the mask and leaves the other
-    updates alone: tolerate missing leaves, keep nothing per leaf outside the state."""
+    """Under optax.masked it sees the mask's parameters and leaves the others alone.
+
+    Tolerate missing leaves; keep nothing per leaf outside the state.
+    """
     method = subject.build(subject.values(0))
     mask, kept, expected = _subset(subject, method)
     wrapped = optax.masked(method, mask, mask_compatible_extra_args=True)
@@ -94,11 +104,14 @@ def masked(subject: Any) -> None:
 
 
 def partition(subject: Any) -> None:
-    """In optax.partition (multi_transform) it works on its share of the parameters."""
+    """In optax.partition (multi_transform) it works on its share of the parameters.
+
+    Tolerate missing leaves; keep nothing per leaf outside the state.
+    """
     method = subject.build(subject.values(0))
     mask, kept, expected = _subset(subject, method)
     labels = jax.tree.map(lambda m: "in" if m else "out", mask)
-    transforms = {"in": method, "out": optax.set_to_zero()}
+    transforms: dict[Any, Any] = {"in": method, "out": optax.set_to_zero()}
     wrapped = optax.partition(transforms, labels, mask_compatible_extra_args=True)
     got = _first_updates(subject, wrapped)
     require_close("updates", [got[i] for i in kept], expected, subject.tolerance)
@@ -121,7 +134,7 @@ def _first_updates(subject: Any, method: Any) -> list[Any]:
 
 
 def process(subject: Any) -> str | None:
-    """An Aggregator works in the middle of optax.experimental.aggregating.process."""
+    """An Aggregator works inside optax.experimental.aggregating.process."""
     method = subject.build(subject.values(0))
     if not isinstance(method, aggregating.Aggregator):
         return "it is no Aggregator"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray, PyTree
 
 from jaxopt_suite.core.types import Environment
@@ -69,8 +70,8 @@ def check_environment(
         Rule name to ``"passed"`` or the reason why it did not run.
 
     Raises:
-        AssertionError: a rule is broken; the message has its name, the factory, what was
-            seen and what to do.
+        AssertionError: a rule is broken; the message has its name, the factory, what
+            was seen and what to do.
         ValueError: ``skip`` has an unknown rule or no reason.
 
     Example:
@@ -87,11 +88,11 @@ def check_environment(
         ...     '''>>> noisy_target(0.5)  # rewards decisions near the target'''
         ...     def step(state, decision, key):
         ...         reward = jax.random.normal(key) - (decision - target) ** 2
-        ...         return state, jnp.zeros([]), Feedback(decision, jnp.array(True), reward)
+        ...         feedback = Feedback(decision, jnp.array(True), reward)
+        ...         return state, jnp.zeros([]), feedback
         ...     return Environment(lambda key: (Still(), jnp.zeros([])), step)
-        >>> report = check_environment(
-        ...     noisy_target, {"target": 0.5}, decide=lambda _, key: jax.random.normal(key)
-        ... )
+        >>> guess = lambda context, key: jax.random.normal(key)
+        >>> report = check_environment(noisy_target, {"target": 0.5}, decide=guess)
         >>> report["pure_update"]
         'passed'
     """
@@ -117,28 +118,34 @@ def returns_environment(subject: _World) -> None:
 
 
 def stable_context(subject: _World) -> None:
-    """The context of init has the structure, shapes and dtypes of those of step."""
+    """The contexts of init and step have one structure, one shape and one dtype."""
     _, carries = jax.eval_shape(subject.probe, subject.data(0))
     for _, context in carries[1:]:
         require_same_type("context", context, carries[0][1])
 
 
 def feedback_fields(subject: _World) -> None:
-    """Feedback is a NamedTuple with the fields decision (as it was given to step) and
-    mask (a boolean scalar, False where nothing came back)."""
+    """Feedback is a NamedTuple with the fields decision and mask.
+
+    decision is what step was given; mask is a boolean scalar, False where nothing came
+    back.
+    """
     outputs, _ = jax.eval_shape(subject.probe, subject.data(0))
     decision, feedback = outputs[0]
     for name in ("decision", "mask"):
         if name not in getattr(feedback, "_fields", ()):
             raise AssertionError(f"feedback must have the field {name}, got {feedback}")
     require_same_type("feedback.decision", feedback.decision, decision)
-    mask = jax.ShapeDtypeStruct((), bool)
-    require_same_type("feedback.mask", feedback.mask, mask)
+    shape, dtype = feedback.mask.shape, feedback.mask.dtype
+    if shape or not jnp.issubdtype(dtype, jnp.bool_):
+        raise AssertionError(f"feedback.mask must be bool[], got {dtype}{list(shape)}")
 
 
 def keys_matter(subject: _World) -> None:
-    """Another key gives another run: everything random comes from the keys of init and
-    step (or say random=False)."""
+    """Another key gives another run.
+
+    Draw from the keys of init and step, or say random=False.
+    """
     method = subject.build(subject.values(0))
     start, keys = subject.data(1)
     (decision, feedback), carry = subject.eager[0][0], subject.eager[1][0]

@@ -18,6 +18,7 @@ from jaxopt_suite.testing._common import (
     Rule,
     Subject,
     as_arrays,
+    at,
     cast,
     counted,
     has_nan,
@@ -68,17 +69,14 @@ class _Gradient(Subject):
         (params, state), (key, grads) = carry, inputs
         extra = self.extra_args(key, params, grads) if self.extra_args else {}
         updates, state = method.update(grads, state, params, **extra)
-        # Updates that still carry a sample axis (masked, or before an aggregator) stay out.
-        apply = lambda p, u: (p + u).astype(p.dtype) if u.shape == p.shape else p  # noqa: E731
-        params = jax.tree.map(apply, params, updates)
-        return updates, (params, state)
+        return updates, (jax.tree.map(_apply, params, updates), state)
 
     def state(self, carry):
         return carry[1]
 
     def probe(self, data):
         params, (keys, grads) = data
-        method, grads = self.build(self.values(0)), jax.tree.map(lambda g: g[0], grads)
+        method, grads = self.build(self.values(0)), at(grads, 0)
         extra = self.extra_args(keys[0], params, grads) if self.extra_args else {}
         state = method.init(params)
         return *method.update(grads, state, params, **extra), state
@@ -97,7 +95,7 @@ class _Gradient(Subject):
     def on(
         self, method, wrap: Callable[[list[Any]], PyTree], steps: int = 1
     ) -> list[PyTree]:
-        """Updates of ``steps`` eager steps with the leaves of lane 0 put into ``wrap``."""
+        """Updates of eager steps on the leaves of lane 0, put into ``wrap``."""
         params, (keys, grads) = as_arrays(self.data(0))
         carry = self.begin(method, wrap(jax.tree.leaves(params)))
         seen = []
@@ -145,8 +143,8 @@ def check_gradient_transformation(
         Rule name to ``"passed"`` or the reason why it did not run.
 
     Raises:
-        AssertionError: a rule is broken; the message has its name, the factory, what was
-            seen and what to do.
+        AssertionError: a rule is broken; the message has its name, the factory, what
+            was seen and what to do.
         ValueError: ``skip`` has an unknown rule or no reason.
 
     Example:
@@ -173,9 +171,17 @@ def check_gradient_transformation(
     return run_rules(subject, _RULES, skip)
 
 
+def _apply(param: Any, update: Any) -> Any:
+    # Updates that still have a sample axis (masked ones, say) leave their params alone.
+    return param + update.astype(param.dtype) if update.shape == param.shape else param
+
+
 def returns_transformation(subject: _Gradient) -> None:
-    """The factory returns an optax GradientTransformation; one that reduces a sample axis
-    is an optax.experimental.aggregating.Aggregator, and nothing else is."""
+    """The factory returns an optax GradientTransformation.
+
+    One that reduces a sample axis is an optax.experimental.aggregating.Aggregator, and
+    nothing else is.
+    """
     method = subject.build(subject.values(0))
     if not isinstance(method, optax.GradientTransformation):
         kind = type(method).__name__
@@ -185,21 +191,25 @@ def returns_transformation(subject: _Gradient) -> None:
 
 
 def update_shape(subject: _Gradient) -> None:
-    """Updates have the structure and the shapes of the parameters: an Aggregator removes
-    the leading sample axis, and what else meets that axis keeps it."""
+    """Updates have the structure and the shapes of the parameters.
+
+    An Aggregator removes the leading sample axis; whatever else meets it keeps it.
+    """
     params, (_, grads) = subject.data(0)
     updates, *_ = jax.eval_shape(subject.probe, subject.data(0))
     method = subject.build(subject.values(0))
     reduces = isinstance(method, aggregating.Aggregator)
-    wanted = params if reduces else jax.tree.map(lambda g: g[0], grads)
+    wanted = params if reduces else at(grads, 0)
     shapes = lambda tree: jax.tree.map(lambda x: np.empty(x.shape, bool), tree)  # noqa: E731
     require_same_type("updates", shapes(updates), shapes(wanted))
 
 
 def keeps_dtype(subject: _Gradient) -> None:
-    """Updates keep the parameters' dtype (bfloat16, float32, float64) and so does the
-    state: cast numbers and statistics to the update's dtype at the end, and take no
-    float64 from NumPy or Python into a float32 state."""
+    """Updates keep the parameters' dtype, and the state keeps its own.
+
+    Compute in float32 where it helps, cast to the update's dtype at the end, and take
+    no float64 from NumPy or Python into a float32 state.
+    """
     for dtype in (jnp.bfloat16, np.float32, np.float64):
         with jax.enable_x64(True):
             data = cast(subject.data(0), dtype)
@@ -218,8 +228,10 @@ def keeps_dtype(subject: _Gradient) -> None:
 
 
 def float32_statistics(subject: _Gradient) -> None:
-    """For bfloat16 parameters the statistics of the state are float32; only copies of the
-    parameters may be bfloat16."""
+    """For bfloat16 parameters the statistics of the state are float32.
+
+    Only copies of the parameters may be bfloat16.
+    """
     params = as_arrays(cast(subject.data(0)[0], jnp.bfloat16))
     state = subject.build(subject.values(0)).init(params)
     copies = [to_numpy(p) for p in jax.tree.leaves(params)]
@@ -232,8 +244,10 @@ def float32_statistics(subject: _Gradient) -> None:
 
 
 def any_pytree(subject: _Gradient) -> None:
-    """Parameters may be any pytree: one bare array, nested containers with None leaves,
-    or empty. Use jax.tree.map, never the methods of a dict."""
+    """Parameters may be any pytree: bare, nested with None leaves, or empty.
+
+    Use jax.tree.map, never the methods of a dict.
+    """
     method = subject.build(subject.values(0))
     expected = [jax.tree.leaves(u) for u in subject.eager[0][:2]]
 
@@ -246,7 +260,7 @@ def any_pytree(subject: _Gradient) -> None:
     smallest = int(np.argmin([leaf.size for leaf in expected[0]]))
     bare = subject.on(method, lambda leaves: leaves[smallest])[0]
     require_same_type("updates of one bare array", bare, expected[0][smallest])
-    empty = subject.on(method, lambda leaves: {})[0]  # noqa: ARG005
+    empty = subject.on(method, lambda leaves: {})[0]
     if jax.tree.leaves(empty):
         raise AssertionError(f"updates of an empty tree must be empty, got {empty}")
 
@@ -257,16 +271,20 @@ class _Module(eqx.Module):
 
 
 def equinox_params(subject: _Gradient) -> None:
-    """Parameters held by an Equinox module give the updates of the plain pytree: treat
-    params as a pytree, whatever its nodes are."""
+    """An Equinox module as parameters gives the updates of the plain pytree.
+
+    Treat params as a pytree, whatever its nodes are.
+    """
     method = subject.build(subject.values(0))
     got = subject.on(method, _Module)[0]
     require_close("updates", got, subject.eager[0][0], subject.tolerance)
 
 
 def flax_params(subject: _Gradient) -> str | None:
-    """Parameters held by Flax (a FrozenDict of linen, a State of nnx) give the updates of
-    the plain pytree: treat params as a pytree, whatever its nodes are."""
+    """Parameters of Flax (linen and nnx) give the updates of the plain pytree.
+
+    Treat params as a pytree, whatever its nodes are.
+    """
     if importlib.util.find_spec("flax") is None:
         return "Flax is not installed"
     from flax import nnx
@@ -286,7 +304,10 @@ def flax_params(subject: _Gradient) -> str | None:
 
 
 def zero_gradients(subject: _Gradient) -> None:
-    """Zero gradients give no NaN: guard every division by a norm or a variance."""
+    """Zero gradients give no NaN.
+
+    Guard every division by a norm or a variance.
+    """
     method = subject.build(subject.values(0))
     params, (keys, grads) = as_arrays(subject.data(0))
     zeros = jax.tree.map(jnp.zeros_like, grads)
@@ -298,11 +319,13 @@ def zero_gradients(subject: _Gradient) -> None:
 
 
 def nan_is_visible(subject: _Gradient) -> None:
-    """A NaN in a gradient is never hidden: it passes into the updates or the state, or an
-    integer or boolean of the state counts it."""
+    """A NaN in a gradient is never hidden.
+
+    It passes into the updates or the state, or an integer or boolean counts it.
+    """
     method = subject.build(subject.values(0))
     params, (keys, grads) = as_arrays(subject.data(0))
-    leaves, treedef = jax.tree.flatten(jax.tree.map(lambda g: g[0], grads))
+    leaves, treedef = jax.tree.flatten(at(grads, 0))
     leaves[0] = leaves[0].at[(0,) * leaves[0].ndim].set(jnp.nan)
     carry = subject.begin(method, params)
     updates, (_, state) = subject.step(

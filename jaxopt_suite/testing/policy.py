@@ -73,8 +73,8 @@ def check_policy(
         Rule name to ``"passed"`` or the reason why it did not run.
 
     Raises:
-        AssertionError: a rule is broken; the message has its name, the factory, what was
-            seen and what to do.
+        AssertionError: a rule is broken; the message has its name, the factory, what
+            was seen and what to do.
         ValueError: ``skip`` has an unknown rule or no reason.
 
     Example:
@@ -127,9 +127,10 @@ def returns_policy(subject: _Player) -> None:
 
 
 def select_is_pure(subject: _Player) -> None:
-    """select leaves the state alone and hides nothing: the decision carries whatever
-    update needs, so that update works in an instance that never selected, and selecting
-    again in between changes nothing."""
+    """A select changes nothing, and update does not need one before it.
+
+    The decision carries whatever update needs later; the policy hides nothing.
+    """
     outputs, carries = subject.eager
     (_, feedback), state = outputs[0], carries[0][0]
     key = subject.data(0)[1][0]
@@ -148,7 +149,7 @@ def select_is_pure(subject: _Player) -> None:
 
 
 def ignores_regret(subject: _Player) -> str | None:
-    """feedback.regret is for the record; a policy never reads it."""
+    """The regret of a feedback is for the record: a policy never reads it."""
     outputs, carries = subject.eager
     feedback = outputs[0][1]
     if "regret" not in getattr(feedback, "_fields", ()):
@@ -160,8 +161,10 @@ def ignores_regret(subject: _Player) -> str | None:
 
 
 def batched_feedback(subject: _Player) -> None:
-    """update takes feedback with one leading batch axis, in any order, and the state keeps
-    its structure, shapes and dtypes."""
+    """Feedback may have one leading batch axis, in any order.
+
+    The state keeps its structure, shapes and dtypes.
+    """
     outputs, carries = subject.eager
     batch = stack([feedback for _, feedback in outputs])
     update = subject.build(subject.values(0)).update
@@ -171,8 +174,11 @@ def batched_feedback(subject: _Player) -> None:
 
 
 def masked_feedback(subject: _Player) -> None:
-    """Where feedback.mask is False nothing is there: a masked entry of a batch changes
-    nothing, and a batch without any True leaves the state as it is."""
+    """Where the mask of a feedback is False, nothing is there.
+
+    A masked entry of a batch changes nothing, and a batch without any True leaves the
+    state as it is.
+    """
     outputs, carries = subject.eager
     first, second = outputs[0][1], outputs[1][1]
     nothing = jax.tree.map(jnp.zeros_like, second.mask)
@@ -187,7 +193,10 @@ def masked_feedback(subject: _Player) -> None:
 
 
 def keys_matter(subject: _Player) -> str | None:
-    """A randomized policy draws from the key of select, and from nothing else."""
+    """A randomized policy decides otherwise under another key.
+
+    Draw from the key of select, or say randomized=False.
+    """
     if not subject.randomized:
         return "the policy is not said to be randomized"
     (state, (_, context)) = subject.eager[1][1]

@@ -80,8 +80,8 @@ def check_transformation(
         Rule name to ``"passed"`` or the reason why it did not run.
 
     Raises:
-        AssertionError: a rule is broken; the message has its name, the factory, what was
-            seen and what to do.
+        AssertionError: a rule is broken; the message has its name, the factory, what
+            was seen and what to do.
         ValueError: ``skip`` has an unknown rule or no reason.
 
     Example:
@@ -98,7 +98,7 @@ def check_transformation(
         ...     return Transformation(lambda x: Average(jnp.zeros_like(x)), update)
         >>> draw = lambda key: jax.random.normal(key, (3,))
         >>> report = check_transformation(
-        ...     moving_average, {"rate": 0.1}, init=lambda key: (draw(key),), inputs=draw
+        ...     moving_average, {"rate": 0.1}, init=lambda k: (draw(k),), inputs=draw
         ... )
         >>> report["vmap_equals_loop"]
         'passed'
@@ -126,8 +126,10 @@ def returns_transformation(subject: _Iteration) -> None:
 
 
 def keeps_dtype(subject: _Iteration) -> None:
-    """With bfloat16, float32 or float64 inputs the state keeps its dtypes, and nothing
-    becomes float64 unless the inputs are."""
+    """With bfloat16, float32 or float64 inputs the state keeps its dtypes.
+
+    Nothing becomes float64 unless the inputs are.
+    """
     for dtype in (jnp.bfloat16, np.float32, np.float64):
         with jax.enable_x64(True):
             subject = dataclasses.replace(subject, dtype=dtype)
@@ -143,8 +145,10 @@ def keeps_dtype(subject: _Iteration) -> None:
 
 
 def nan_is_visible(subject: _Iteration) -> str | None:
-    """A NaN in the inputs is never hidden: it passes into the outputs or the state, or an
-    integer or boolean of them counts it."""
+    """A NaN in the inputs is never hidden.
+
+    It passes into the outputs or the state, or an integer or boolean counts it.
+    """
     start, keys = subject.data(0)
     method = subject.build(subject.values(0))
     state = subject.begin(method, start)

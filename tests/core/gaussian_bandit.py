@@ -36,26 +36,20 @@ def epsilon_greedy(num_arms, epsilon=0.2):
 
     def select(state, context, key):
         del context
-        coin, draw = jax.random.split(key)
-        explore = jax.random.bernoulli(coin, epsilon)
+        u = jax.random.uniform(key)
+        explore = u < epsilon
         best = jnp.argmax(state.sums / jnp.maximum(state.counts, 1.0))
-        arm = jnp.where(explore, jax.random.randint(draw, (), 0, num_arms), best)
+        arm = jnp.where(explore, (u / epsilon * num_arms).astype(jnp.int32), best)
         return Decision(arm, explore)
 
     def update(feedback, state):
-        arm = jnp.atleast_1d(feedback.decision.arm)
-        mask = jnp.atleast_1d(feedback.mask)
-        # A scan, so that the order of a batch shows in the last bits of the sums.
-        reward = jnp.atleast_1d(feedback.reward)
-
-        def one(state, row):
-            arm, reward, mask = row
-            counts = state.counts.at[arm].add(jnp.where(mask, 1.0, 0.0))
-            sums = state.sums.at[arm].add(jnp.where(mask, reward, 0.0))
-            return PolicyState(counts, sums, state.updates), None
-
-        state, _ = jax.lax.scan(one, state, (arm, reward, mask))
-        return state._replace(updates=state.updates + 1)
+        arm, seen = feedback.decision.arm, jnp.where(feedback.mask, 1.0, 0.0)
+        reward = jnp.where(feedback.mask, feedback.reward, 0.0)
+        return PolicyState(
+            state.counts.at[arm].add(seen),
+            state.sums.at[arm].add(reward),
+            state.updates + 1,
+        )
 
     return Policy(init, select, update)
 

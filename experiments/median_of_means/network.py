@@ -1,0 +1,152 @@
+"""A small network on handwritten digits: wrong labels and rare huge gradients."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments.claims import Claim, at_least
+from experiments.figures import new_figure
+from experiments.median_of_means.config import Config
+from experiments.results import Metric
+from experiments.statistics import bootstrap_interval
+from jaxopt_suite import problems, stochastic
+from jaxopt_suite.core import Problem, optimize, sweep
+
+GROUPS, BATCH, NUM_TRAIN, NUM_VALIDATION = 15, 60, 1200, 197
+WRONG_LABELS, HIT_GROUPS = 0.2, 0.05
+METHODS = ("mean", "per-group clip", "MoM 15x4")
+ROWS = 10
+
+
+def digits_problem(data, labels) -> Problem:
+    """Cross-entropy of a 64-64-10 tanh network, seen through noisy group gradients."""
+    network = eqx.nn.MLP(64, 10, 64, 1, activation=jnp.tanh, key=jax.random.key(0))
+    _, static = eqx.partition(network, eqx.is_inexact_array)
+    noise = stochastic.symmetric_stable(0.8)
+
+    def logits(params, images):
+        return jax.vmap(eqx.combine(params, static))(images)
+
+    def loss(params, batch):
+        images, targets = batch
+        return optax.losses.softmax_cross_entropy_with_integer_labels(
+            logits(params, images), targets
+        ).mean()
+
+    def init(key):
+        fresh = eqx.nn.MLP(64, 10, 64, 1, activation=jnp.tanh, key=key)
+        return eqx.filter(fresh, eqx.is_inexact_array)
+
+    def grad(key, params):
+        pick_key, hit_key, noise_key = jax.random.split(key, 3)
+        rows = jax.random.randint(pick_key, (BATCH,), 0, NUM_TRAIN)
+        batch = (data.features[rows], labels[rows])
+        _, grads = stochastic.group_gradients(loss, GROUPS)(params, batch)
+        hit = jax.random.bernoulli(hit_key, HIT_GROUPS, (GROUPS,))
+        noisy = stochastic.add_noise(noise_key, noise, grads)
+        return jax.tree.map(
+            lambda n, g: jnp.where(hit.reshape(-1, *[1] * (g.ndim - 1)), n, g),
+            noisy,
+            grads,
+        )
+
+    def metrics(params):
+        right = jnp.argmax(logits(params, data.features), axis=-1) == data.labels
+        last = NUM_TRAIN + NUM_VALIDATION
+        return {
+            "validation": right[NUM_TRAIN:last].mean(),
+            "test": right[last:].mean(),
+        }
+
+    return Problem(init, grad, metrics)
+
+
+def optimizer(method: str, learning_rate, max_norm) -> optax.GradientTransformation:
+    """Adam behind one of three reductions of the group gradients."""
+    adam = optax.adam(learning_rate)
+    if method == "mean":
+        return optax.chain(stochastic.aggregate_mean(), adam)
+    if method == "per-group clip":
+        return optax.chain(stochastic.aggregate_clip_then_mean(max_norm), adam)
+    return stochastic.robustify(adam, GROUPS)
+
+
+def train(key, learning_rate, max_norm, *, method: str, num_steps: int):
+    """Clean validation and test accuracy along one run."""
+    label_key, run_key = jax.random.split(key)
+    data = problems.digits()
+    labels = problems.replace_labels(label_key, data.labels, WRONG_LABELS, 10)
+    problem = digits_problem(data, labels)
+    transformation = optimizer(method, learning_rate, max_norm)
+    every = max(num_steps // ROWS, 1)
+    return optimize(
+        transformation, problem, run_key, every * ROWS, record_every=every
+    ).record
+
+
+def compute(config: Config, key) -> dict[str, np.ndarray]:
+    """Accuracies of the learning rate and clip that are best on validation images."""
+    keys = jax.random.split(key, config.network_seeds)
+    found: dict[str, list] = {"test": [], "rate": [], "clip": []}
+    for method in METHODS:
+        clips = config.network_clips if method == "per-group clip" else (1.0,)
+        grid = {
+            "learning_rate": jnp.asarray(config.network_rates),
+            "max_norm": jnp.asarray(clips),
+        }
+        run = functools.partial(train, method=method, num_steps=config.network_steps)
+        record = jax.device_get(sweep(run, keys, grid))
+        last = record["validation"][..., -1].mean(axis=-1)
+        i, j = np.unravel_index(np.argmax(last), last.shape)
+        found["test"].append(record["test"][i, j])
+        found["rate"].append(config.network_rates[i])
+        found["clip"].append(clips[j])
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def summarize(config: Config, data: dict[str, np.ndarray]):
+    """Metrics, figures and claims from the accuracies, (methods, seeds, rows + 1)."""
+    seeds = range(config.network_seeds)
+    final = data["test"][..., -1]
+    metrics = {
+        "network_accuracy": Metric(final, (("method", METHODS), ("seed", seeds))),
+        "network_learning_rate": Metric(data["rate"], (("method", METHODS),)),
+    }
+    claims = []
+    for index, peer in enumerate(METHODS[:2]):
+        difference = final[2] - final[index]
+        claims.append(
+            Claim(
+                "Digits, 20% wrong labels and rare huge group gradients: clean test "
+                f"accuracy of MoM + Adam minus that of {peer} + Adam",
+                float(difference.mean()),
+                at_least(0.0) if peer == "mean" else None,
+                bootstrap_interval(difference),
+            )
+        )
+    return metrics, {"network": _figure(config, data["test"])}, tuple(claims)
+
+
+def _figure(config, test):
+    figure, panels = new_figure(
+        "Digits: clean test accuracy, mean and range over seeds"
+    )
+    axes = panels[0, 0]
+    steps = np.linspace(0, config.network_steps, test.shape[-1])
+    for name, curves in zip(METHODS, test, strict=True):
+        (line,) = axes.plot(steps, curves.mean(axis=0), label=f"{name} + Adam")
+        axes.fill_between(
+            steps,
+            curves.min(axis=0),
+            curves.max(axis=0),
+            color=line.get_color(),
+            alpha=0.15,
+            linewidth=0,
+        )
+    axes.set(xlabel="steps", ylabel="accuracy")
+    axes.legend()
+    return figure
