@@ -1,6 +1,7 @@
 """The look of all figures: Figure objects only, no global pyplot state."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -94,19 +95,25 @@ def new_figure(
     return figure, axes
 
 
-def log_axes(axes: Axes, which: str = "xy") -> None:
-    """Makes the named axes logarithmic, with labels at decades only.
+def log_axes(axes: Axes, which: str = "xy", ticks: Sequence[float] = ()) -> None:
+    """Makes the named axes logarithmic, with labels that a narrow range keeps too.
 
     Args:
         axes: the panel.
         which: ``"x"``, ``"y"`` or ``"xy"``.
+        ticks: the values that the x axis labels, where it has only a few.
     """
     for name in which:
         axis = {"x": axes.xaxis, "y": axes.yaxis}[name]
         getattr(axes, f"set_{name}scale")("log")
+        if name == "x" and len(ticks):
+            axes.set_xticks(ticks, [f"{value:g}" for value in ticks])
+            axis.set_minor_formatter(NullFormatter())
+            continue
         axis.set_major_locator(LogLocator(numticks=8))
         axis.set_major_formatter(LogFormatterSciNotation())
-        axis.set_minor_formatter(NullFormatter())
+        # Within a decade and a half the decades alone would leave nothing to read.
+        axis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(1.5, 0.7)))
 
 
 def plot_spread(

@@ -11,6 +11,7 @@ class Config:
         num_seeds: fresh seeds that figures of merit are reported on.
         tuning_seeds: other seeds, on which step sizes and clipping levels are chosen.
         repetitions: batches per cell of the estimator's grid.
+        laws: names of the laws of the estimator's grid; None for all.
         group_counts: k of the estimator's grid.
         group_sizes: n of the estimator's grid.
         large_repetitions: batches for the exact Cauchy moment.
@@ -19,7 +20,7 @@ class Config:
         all_methods: whether the peers of the median of means run too.
         horizons: K of the final neighbourhood.
         skews: scale of the skewed part of the noise there.
-        floor_group_sizes: n for which the floor is measured.
+        floor_group_sizes: n for which the floor is measured; the first is 1.
         floor_draws: batches for the bias that predicts the floor.
         logistic_calls: gradient samples for logistic regression.
         network_seeds: seeds of the network.
@@ -34,6 +35,7 @@ class Config:
     num_seeds: int = 64
     tuning_seeds: int = 32
     repetitions: int = 20_000
+    laws: tuple[str, ...] | None = None
     group_counts: tuple[int, ...] = (7, 9, 15, 31)
     group_sizes: tuple[int, ...] = (1, 4, 16, 64)
     large_repetitions: int = 400_000
@@ -57,16 +59,23 @@ class Config:
 
 SCALES = {
     "smoke": Config(
-        num_seeds=32,
+        num_seeds=16,
         tuning_seeds=8,
         repetitions=4_000,
+        laws=(
+            "symmetric Pareto 0.625",
+            "Cauchy",
+            "centred Pareto 1.6",
+            "Cauchy + Pareto",
+        ),
         group_counts=(7, 15),
         group_sizes=(1, 4),
         all_methods=False,
+        skews=(0.0, 0.25, 0.5),
         floor_group_sizes=(1, 4),
-        logistic_calls=6_000,
-        network_seeds=3,
-        network_steps=150,
+        logistic_calls=3_000,
+        network_seeds=2,
+        network_steps=80,
         network_rates=(1e-2,),
         network_clips=(1.0,),
     ),

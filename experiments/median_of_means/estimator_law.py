@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.claims import Claim, Interval, at_least, at_most, between
-from experiments.figures import log_axes, new_figure
+from experiments.figures import GREY, log_axes, new_figure
 from experiments.median_of_means.config import Config
 from experiments.results import Metric
 from jaxopt_suite import stochastic
@@ -50,8 +50,8 @@ def _mixture(rho) -> stochastic.Noise:
     return stochastic.mixture(CAUCHY, PARETO, rho)
 
 
-def laws() -> dict[str, Law]:
-    """Each law of the grid by its name."""
+def laws(config: Config) -> dict[str, Law]:
+    """The laws of the grid by their names."""
     cauchy = {"beta": 0.75, "s_beta": _scale(CAUCHY, 0.75)}
     pareto = {"alpha": 1.5, "s_alpha": _scale(PARETO, 1.5)}
     found = {}
@@ -72,7 +72,8 @@ def laws() -> dict[str, Law]:
             "s_alpha": rho ** (1 / 1.5) * pareto["s_alpha"],
         }
         found[f"mixture {rho:g}"] = Law(_mixture, (rho,), cauchy | pareto | shares)
-    return found
+    names = found if config.laws is None else config.laws
+    return {name: found[name] for name in names}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3, 4, 5))
@@ -109,7 +110,7 @@ def compute(config: Config, key) -> dict[str, np.ndarray]:
                 ],
                 axis=-1,
             )
-            for law in laws().values()
+            for law in laws(config).values()
         ]
     )
     large = config.large_repetitions
@@ -158,10 +159,10 @@ def compute(config: Config, key) -> dict[str, np.ndarray]:
 
 def bounds(config: Config) -> np.ndarray:
     """Second-moment bound and bias bound of each cell; NaN where there is none."""
-    shape = (2, len(laws()), len(config.group_counts), len(config.group_sizes))
+    shape = (2, len(laws(config)), len(config.group_counts), len(config.group_sizes))
     found = np.full(shape, np.nan)
     cells = itertools.product(
-        enumerate(laws().values()),
+        enumerate(laws(config).values()),
         enumerate(config.group_counts),
         enumerate(config.group_sizes),
     )
@@ -188,7 +189,7 @@ def _slope(x, y) -> float:
 
 def summarize(config: Config, data: dict[str, np.ndarray]):
     """Metrics, figures and claims from the stage's arrays."""
-    names = list(laws())
+    names = list(laws(config))
     axes = (
         ("law", names),
         ("groups", config.group_counts),
@@ -315,11 +316,15 @@ def _figure(config, names, data, bound):
             exact = stochastic.cauchy_median_second_moment(15)
             top.plot(sizes, [exact] * len(sizes), ":", marker="", label="exact")
         top.set(title=name, ylabel="second moment" if column == 0 else "")
-        bottom.errorbar(sizes, np.abs(bias), yerr=2 * error, label="measured")
-        if bound[1, i, j, 0] > 0:
-            bottom.plot(sizes, bound[1, i, j], linestyle="--", label="bound")
-        bottom.set(xlabel="group size n", ylabel="|bias|" if column == 0 else "")
-        log_axes(top)
-        log_axes(bottom)
-        top.legend()
+        skewed = bound[1, i, j, 0] > 0
+        bottom.errorbar(sizes, np.abs(bias) if skewed else bias, yerr=2 * error)
+        if skewed:
+            bottom.plot(sizes, bound[1, i, j], linestyle="--")
+        else:
+            bottom.axhline(0.0, color=GREY, linewidth=1, marker="")
+        bottom.set(xlabel="group size n", ylabel="|bias|" if skewed else "bias")
+        log_axes(top, ticks=sizes)
+        log_axes(bottom, "xy" if skewed else "x", ticks=sizes)
+    panels[0, 0].legend()
+    panels[0, 1].legend()
     return figure

@@ -104,13 +104,14 @@ def _mom(k):
     return functools.partial(stochastic.aggregate_median_of_means, k)
 
 
+# Made once: the methods are static arguments, and a new one is a new compile.
+@functools.cache
 def sgd_methods(everything: bool) -> tuple[Method, ...]:
     """Clipped SGD on each estimate of the gradient."""
     core = (
         _sgd("mean + clip", 60, stochastic.aggregate_mean),
         _per_sample(60),
         _sgd("MoM 15x1", 15, _mom(15)),
-        _sgd("MoM 15x4", 60, _mom(15)),
         _sgd("MoM 7x8", 56, _mom(7)),
     )
     if not everything:
@@ -122,6 +123,7 @@ def sgd_methods(everything: bool) -> tuple[Method, ...]:
     trimmed = stochastic.aggregate_trimmed_mean
     return (
         *core,
+        _sgd("MoM 15x4", 60, _mom(15)),
         _smoothed(15, 15),
         _sgd("medoid 15x1", 15, functools.partial(medoid, 15)),
         _sgd("medoid 15x4", 60, functools.partial(medoid, 15)),
@@ -134,21 +136,17 @@ def sgd_methods(everything: bool) -> tuple[Method, ...]:
     )
 
 
-def accelerated_methods(everything: bool) -> tuple[Method, ...]:
+@functools.cache
+def accelerated_methods() -> tuple[Method, ...]:
     """Clipped SSTM on each estimate of the gradient."""
-    core = (
-        _sstm("mean + clip", 60, stochastic.aggregate_mean),
-        _sstm("MoM 15x1", 15, _mom(15)),
-    )
-    if not everything:
-        return core
     medoid, geometric = (
         stochastic.aggregate_medoid,
         stochastic.aggregate_geometric_median,
     )
     trimmed = stochastic.aggregate_trimmed_mean
     return (
-        *core,
+        _sstm("mean + clip", 60, stochastic.aggregate_mean),
+        _sstm("MoM 15x1", 15, _mom(15)),
         _sstm("MoM 15x4", 60, _mom(15)),
         _sstm("MoM 7x8", 56, _mom(7)),
         _sstm("medoid 15x4", 60, functools.partial(medoid, 15)),

@@ -115,8 +115,10 @@ def compute(config: Config, key) -> dict[str, np.ndarray]:
             jax.random.split(jax.random.fold_in(size_key, n), seeds),
             {"skew": jnp.array([0.5])},
         )[0]
-        for n in config.floor_group_sizes
+        for n in config.floor_group_sizes[1:]
     ]
+    # Groups of one sample are in the first sweep already.
+    sizes = [horizons[-1][config.skews.index(0.5)], *sizes]
     draws = config.floor_draws
     biases = [estimator_bias(bias_key, 1, draws, skew) for skew in config.skews]
     size_biases = [
@@ -260,7 +262,7 @@ def _figure(config, data):
         if skew:
             left.axhline(floors[index], color=color, linestyle=":", marker="")
     left.set(xlabel="steps K", ylabel="f(x) - f*", title="dotted: predicted floor")
-    log_axes(left)
+    log_axes(left, ticks=config.horizons)
     left.legend()
     plot_spread(right, config.floor_group_sizes, data["sizes"], "after the run")
     right.plot(
@@ -270,6 +272,6 @@ def _figure(config, data):
         label="predicted floor",
     )
     right.set(xlabel="group size n", title=f"skew 0.5, {max(config.horizons)} steps")
-    log_axes(right)
+    log_axes(right, ticks=config.floor_group_sizes)
     right.legend()
     return figure

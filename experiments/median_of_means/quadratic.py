@@ -63,8 +63,9 @@ def task(dimension: int, oracle_calls: int) -> Task:
 
 def methods(config: Config):
     """Everything that races on the quadratic."""
-    everything = config.all_methods
-    return sgd_methods(everything) + accelerated_methods(everything)
+    if not config.all_methods:
+        return sgd_methods(False)
+    return sgd_methods(True) + accelerated_methods()
 
 
 def compute(config: Config, key, law: str) -> dict[str, np.ndarray]:

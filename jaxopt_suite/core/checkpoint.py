@@ -36,7 +36,8 @@ def save(
     Args:
         directory: a folder of this run's own; it is made where it is missing.
         step: the step's number, above those already there.
-        tree: pytree of arrays, sharded or not, typed keys included.
+        tree: pytree of arrays, sharded or not, typed keys included. What each process
+            holds on its own must be the same on all; the first process writes it.
         tag: whose checkpoint this is (a method and its settings, say).
 
     Raises:
@@ -98,7 +99,8 @@ def restore(
         ``(step, tree)``, or None where the folder holds no checkpoint.
 
     Raises:
-        CheckpointError: the checkpoint has another tag, other leaves, or is damaged.
+        CheckpointError: the checkpoint has another tag, other leaves, or is damaged (a
+            flipped bit goes unseen only in arrays spread over several hosts).
 
     Example:
         >>> import tempfile

@@ -154,6 +154,22 @@ def interaction_loop(
 
     Raises:
         ValueError: as :func:`interact`.
+
+    Example:
+        >>> from typing import NamedTuple
+        >>> from jaxopt_suite.core import Environment, Policy
+        >>> class Feedback(NamedTuple):
+        ...     reward: object
+        >>> policy = Policy(lambda key: (), lambda *_: 1, lambda feedback, state: state)
+        >>> pays_one = Environment(
+        ...     lambda key: ((), ()), lambda *_: ((), (), Feedback(1.0))
+        ... )
+        >>> loop = interaction_loop(policy, pays_one, 4, checkpoints=2)
+        >>> state = loop.init(jax.random.key(0))
+        >>> for _ in range(4):
+        ...     row, state = loop.update(None, state)
+        >>> state.summary.reward
+        Array([2., 4.], dtype=float32)
     """
     checks.check_integer("horizon", horizon)
     checks.check_integer("checkpoints", checkpoints)
@@ -318,7 +334,6 @@ def _summary_step(
     sums = {name: add(x, getattr(feedback, name)) for name, x in sums.items()}
     row = jnp.sum(summary.rounds <= t)
     filled = {
-        name: getattr(summary, name).at[row].set(x.total)
-        for name, x in sums.items()
+        name: getattr(summary, name).at[row].set(x.total) for name, x in sums.items()
     }
     return sums, summary._replace(**filled)

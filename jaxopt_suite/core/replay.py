@@ -70,6 +70,22 @@ def replay(
         ValueError: rows have different leading sizes, there are none, or the feedback
             lacks a field.
 
+    Example:
+        >>> from typing import NamedTuple
+        >>> from jaxopt_suite.core import Policy
+        >>> class Feedback(NamedTuple):
+        ...     decision: jax.Array
+        ...     reward: jax.Array
+        ...     mask: jax.Array
+        >>> arms = jnp.array([0, 1, 1, 0])
+        >>> rewards = jnp.array([5.0, 1.0, 3.0, 5.0])
+        >>> feedback = Feedback(arms, rewards, jnp.ones(4, bool))
+        >>> second = Policy(lambda key: (), lambda *_: 1, lambda feedback, state: state)
+        >>> log = Logged(jnp.zeros(4), arms, feedback)
+        >>> result = replay(second, log, jax.random.key(0))
+        >>> result.matches, result.reward
+        (Array([0, 1, 2, 2], dtype=int32), Array([0., 1., 4., 4.], dtype=float32))
+
     Source: Li, Chu, Langford, Wang, "Unbiased Offline Evaluation of
     Contextual-bandit-based News Article Recommendation Algorithms" (2011), arXiv
     1003.5956.

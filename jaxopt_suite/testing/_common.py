@@ -24,6 +24,7 @@ class Subject:
         static: the other arguments of the factory.
         key: name of the factory's argument that takes a PRNG key, if it has one.
         bad: pairs of argument overrides and a regular expression of the ValueError.
+        traces: one entry for each trace of the jitted step.
         tolerance: allowed difference, relative to one plus the largest entry.
     """
 
@@ -54,8 +55,8 @@ class Subject:
 
     @property
     def num_lanes(self) -> int:
-        """As many lanes as devices, at least two, at most eight."""
-        return max(2, min(8, jax.local_device_count()))
+        """Two lanes per device, on at most eight devices."""
+        return 2 * min(8, jax.local_device_count())
 
     def values(self, lane: int) -> dict[str, Any]:
         """Concrete hyperparameters of a lane: Python floats, arrays and the key."""
@@ -121,23 +122,41 @@ class Subject:
         """The Python loop of lane 0, run once for all rules."""
         return self.walk(self.build(self.values(0)), as_arrays(self.data(0)))
 
-    def carry(self, lane: int) -> Any:
-        """Where a lane starts, in arrays that nothing else holds."""
-        start, _ = as_arrays(self.data(lane))
-        return jax.tree.map(jnp.copy, self.begin(self.build(self.values(lane)), start))
-
     @functools.cached_property
     def lanes(self) -> list[Any]:
         """What the jitted loop gives for each lane."""
-        return [
-            self.steps(self.values(i), self.carry(i), as_arrays(self.data(i)[1]))
-            for i in range(self.num_lanes)
-        ]
+        lanes = []
+        for lane in range(self.num_lanes):
+            values, (start, inputs) = self.values(lane), as_arrays(self.data(lane))
+            carry = self.begin(self.build(values), start)
+            # The loop takes its carry away, so it gets one that nothing else holds.
+            lanes.append(self.steps(values, jax.tree.map(jnp.copy, carry), inputs))
+        return lanes
 
-    def stacked(self, lanes: Sequence[int]) -> tuple[Any, Any]:
+    def stacked(self, lanes: Iterable[int]) -> tuple[Any, Any]:
         """Values and data of some lanes, with a leading lane axis."""
-        values = stack([self.values(lane) for lane in lanes])
-        return values, stack([self.data(lane) for lane in lanes])
+        return stack([(self.values(lane), self.data(lane)) for lane in lanes])
+
+    @functools.cached_property
+    def sharded_problem(self) -> Exception | None:
+        """What goes wrong when lanes are vmapped on each device, sharded over them."""
+        devices = jax.local_devices()[: self.num_lanes // 2]
+        auto = (jax.sharding.AxisType.Auto,)
+        mesh = jax.make_mesh((len(devices),), ("lanes",), auto, devices=devices)
+        # Lanes never meet, so there is nothing for the replication check to find.
+        sharded = jax.shard_map(
+            jax.vmap(self.run),
+            mesh=mesh,
+            in_specs=jax.P("lanes"),
+            out_specs=jax.P("lanes"),
+            check_vma=False,
+        )
+        try:
+            got = jax.jit(sharded)(*self.stacked(range(self.num_lanes)))
+            require_close("sharded result", got, stack(self.lanes), self.tolerance)
+        except Exception as error:
+            return error
+        return None
 
 
 Rule = Callable[[Any], str | None]
@@ -305,10 +324,13 @@ def require_difference(got: Any, other: Any, cause: str) -> None:
         raise AssertionError(f"{cause} changes nothing")
 
 
-def counted(tree: Any, clean: Any) -> bool:
-    """Whether an integer or boolean leaf differs from that of a clean run."""
-    pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(clean), strict=True)
-    return any(
-        not is_float(a) and not np.array_equal(to_numpy(a), to_numpy(b))
-        for a, b in pairs
-    )
+def shows_nan(tree: Any, clean: Any) -> bool:
+    """Whether there is a NaN that a clean run lacks, or an integer counts it."""
+    for leaf, other in zip(jax.tree.leaves(tree), jax.tree.leaves(clean), strict=True):
+        a, b = to_numpy(leaf), to_numpy(other)
+        if is_float(leaf):
+            if np.any(np.isnan(a) & ~np.isnan(b)):
+                return True
+        elif not np.array_equal(a, b):
+            return True
+    return False

@@ -69,22 +69,22 @@ STOCHASTIC = {
     },
     "stochastic.aggregate_clip_then_mean": {
         "hyperparameters": {"max_norm": (1.0, 2.0)},
-        "num_samples": 6,
+        "num_samples": 9,
         "bad": [({"max_norm": 0.0}, "max_norm must be > 0, got 0.0")],
     },
     "stochastic.aggregate_geometric_median": {
         "hyperparameters": {"eps": (1e-4, 1e-2)},
         "static": {"num_groups": 3, "num_iters": 4},
-        "num_samples": 6,
+        "num_samples": 9,
         "bad": [ODD_GROUPS, ({"eps": 0.0}, "eps must be > 0, got 0.0")],
     },
-    "stochastic.aggregate_mean": {"num_samples": 4},
+    "stochastic.aggregate_mean": {"num_samples": 9},
     "stochastic.aggregate_median_of_means": {
         "static": {"num_groups": 3},
-        "num_samples": 6,
+        "num_samples": 9,
         "bad": [
             ODD_GROUPS,
-            ({"num_groups": 5}, "num_groups"),
+            ({"num_groups": 5}, "num_groups 5"),
             ({"smoothing": -1.0}, "smoothing must be >= 0, got -1.0"),
             ({"smoothing": 0.1}, "needs a key"),
         ],
@@ -92,18 +92,18 @@ STOCHASTIC = {
     "stochastic.aggregate_median_of_means:smoothed": {
         "hyperparameters": {"smoothing": (0.1, 0.5)},
         "static": {"num_groups": 3},
-        "num_samples": 6,
+        "num_samples": 9,
         "key": "key",
     },
     "stochastic.aggregate_medoid": {
         "static": {"num_groups": 3},
-        "num_samples": 6,
+        "num_samples": 9,
         "bad": [ODD_GROUPS],
     },
     "stochastic.aggregate_trimmed_mean": {
         "static": {"trim": 1},
-        "num_samples": 5,
-        "bad": [({"trim": 3}, "trim"), ({"trim": -1}, "trim must be an integer >= 0")],
+        "num_samples": 9,
+        "bad": [({"trim": 5}, "trim"), ({"trim": -1}, "trim must be an integer >= 0")],
     },
     "stochastic.clip_by_scheduled_norm": {
         "hyperparameters": {"max_norm": (1.0, 2.0)},
@@ -133,13 +133,13 @@ STOCHASTIC = {
     "stochastic.mom_clipped_sgd": {
         "hyperparameters": {"learning_rate": 0.1, "max_norm": (1.0, 2.0)},
         "static": {"num_groups": 3},
-        "num_samples": 6,
+        "num_samples": 9,
         "bad": [ODD_GROUPS, ({"max_norm": 0.0}, "max_norm must be > 0, got 0.0")],
     },
     "stochastic.mom_clipped_sstm": {
         "hyperparameters": {"smoothness": (1.0, 2.0), "clip_b": (0.5, 1.0)},
         "static": {"num_groups": 3},
-        "num_samples": 6,
+        "num_samples": 9,
         "bad": [ODD_GROUPS, ({"smoothness": 0.0}, "smoothness must be > 0, got 0.0")],
     },
     "stochastic.normalize": {
@@ -160,7 +160,7 @@ STOCHASTIC = {
     },
     "stochastic.robustify": {
         "static": {"optimizer": optax.sgd(0.1), "num_groups": 3},
-        "num_samples": 6,
+        "num_samples": 9,
         "bad": [ODD_GROUPS],
     },
     "stochastic.storm": {
@@ -170,7 +170,7 @@ STOCHASTIC = {
     },
     "stochastic.tail_index_monitor": {
         "static": {"k": 2, "window": 6},
-        "num_samples": 4,
+        "num_samples": 9,
         "bad": [({"k": 0}, "k must be an integer >= 1, got 0")],
     },
 }

@@ -261,12 +261,3 @@ def two_names(key, rate, power=1.0):
 def test_a_sweep_says_what_is_wrong(keys, grid, message):
     with pytest.raises(ValueError, match=message):
         sweep(two_names, keys, grid)
-
-
-def test_pmap_of_a_driver_equals_vmap():
-    run = functools.partial(optimize, optax.sgd(0.1), noisy_quadratic(), num_steps=4)
-    keys = jax.random.split(jax.random.key(5), 8)
-    pmapped, vmapped = jax.pmap(run)(keys), jax.jit(jax.vmap(run))(keys)
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-5), pmapped, vmapped
-    )

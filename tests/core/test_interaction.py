@@ -80,17 +80,18 @@ def test_lanes_of_a_sweep_equal_single_runs():
 
     def run(key, epsilon):
         policy = epsilon_greedy(3, epsilon)
-        return interact(policy, ARMS, key, 30, delays=model, record="full").record
+        record = interact(policy, ARMS, key, 30, delays=model, record="full").record
+        return record.decision.arm, record.arrival
 
-    keys, epsilons = jax.random.split(KEY, 4), np.array([0.1, 0.5])
+    keys, epsilons = jax.random.split(KEY, 3), np.array([0.1, 0.5])
     swept = sweep(run, keys, {"epsilon": epsilons})
     single = jax.jit(run)
     for i, epsilon in enumerate(epsilons):
         for j, key in enumerate(keys):
-            alone = single(key, epsilon)
-            np.testing.assert_array_equal(swept.decision.arm[i, j], alone.decision.arm)
-            np.testing.assert_array_equal(swept.arrival[i, j], alone.arrival)
-    assert len({tuple(row) for row in np.asarray(swept.arrival[0])}) == 4
+            arm, arrival = single(key, epsilon)
+            np.testing.assert_array_equal(swept[0][i, j], arm)
+            np.testing.assert_array_equal(swept[1][i, j], arrival)
+    assert len({tuple(row) for row in np.asarray(swept[1][0])}) == 3
 
 
 def test_pmap_equals_vmap():

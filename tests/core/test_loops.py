@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxopt_suite.core import Transformation, run_chunks
+from jaxopt_suite.core import Transformation, device_mesh, run_chunks, shard_leading
 from jaxopt_suite.core.checkpoint import CheckpointError
 
 
@@ -25,8 +25,8 @@ def walk():
     return Transformation(init, update), traces
 
 
-def walk_by_hand(steps):
-    key, x, rows = jax.random.key(0), jnp.zeros(2), []
+def walk_by_hand(steps, key=None):
+    key, x, rows = jax.random.key(0) if key is None else key, jnp.zeros(2), []
     for _ in range(steps):
         key, step = jax.random.split(key)
         x = x + jax.random.uniform(step, (2,))
@@ -89,6 +89,21 @@ def test_a_resumed_run_continues_to_the_same_bits(tmp_path):
     )
     np.testing.assert_array_equal(again["x"], whole_state["x"])
     assert len(rows["x"]) == 10
+
+
+def test_a_state_over_devices_is_one_compile_too_and_keeps_its_layout(tmp_path, caplog):
+    loop, _ = walk()
+    lanes = loop._replace(update=jax.vmap(loop.update, in_axes=(None, 0)))
+    keys = jax.random.split(jax.random.key(0), 4)
+    begin = shard_leading(jax.vmap(loop.init)(keys), device_mesh("lanes", 4), "lanes")
+    options = {"chunk": 2, "directory": tmp_path}
+    with jax.log_compiles():
+        run_chunks(lanes, begin, 4, **options)
+        state, rows = run_chunks(lanes, begin, 7, resume=True, **options)
+    compiles = [m for m in caplog.messages if "Compiling jit(_advance)" in m]
+    assert len(compiles) == 1
+    assert state["x"].sharding == begin["x"].sharding
+    np.testing.assert_allclose(rows["x"][:, 0], walk_by_hand(7, keys[0]), rtol=1e-6)
 
 
 def test_resume_starts_afresh_in_an_empty_folder(tmp_path):
