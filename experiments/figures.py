@@ -1,5 +1,6 @@
 """The look of all figures: Figure objects only, no global pyplot state."""
 
+import functools
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -10,8 +11,14 @@ import matplotlib
 import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
+from matplotlib.ticker import (
+    FuncFormatter,
+    LogFormatterSciNotation,
+    LogLocator,
+    NullFormatter,
+)
 
 from experiments.claims import Threshold
 from experiments.files import replaced_whole
@@ -112,8 +119,15 @@ def log_axes(axes: Axes, which: str = "xy", ticks: Sequence[float] = ()) -> None
             continue
         axis.set_major_locator(LogLocator(numticks=8))
         axis.set_major_formatter(LogFormatterSciNotation())
-        # Within a decade and a half the decades alone would leave nothing to read.
-        axis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(1.5, 0.7)))
+        axis.set_minor_locator(LogLocator(subs=(2, 5), numticks=8))
+        axis.set_minor_formatter(FuncFormatter(functools.partial(_narrow_label, axis)))
+
+
+def _narrow_label(axis: Axis, value: float, position: int | None) -> str:
+    """A label between decades, where the decades alone leave nothing to read."""
+    del position
+    low, high = axis.get_view_interval()
+    return f"{value:g}" if low > 0 and high < 30 * low else ""
 
 
 def plot_spread(

@@ -11,17 +11,9 @@ it is.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from jaxtyping import Array, PRNGKeyArray, PyTree
-
-
-class TransformationUpdate(Protocol):
-    """Signature of :attr:`Transformation.update`: input first, state second."""
-
-    def __call__(self, inputs: Any, state: Any, /, **extra: Any) -> tuple[Any, Any]:
-        """Returns ``(outputs, new_state)``."""
-        ...
 
 
 class Transformation(NamedTuple):
@@ -33,7 +25,7 @@ class Transformation(NamedTuple):
     """
 
     init: Callable[..., Any]
-    update: TransformationUpdate
+    update: Callable[..., tuple[Any, Any]]
 
 
 class Policy(NamedTuple):

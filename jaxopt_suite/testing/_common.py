@@ -74,7 +74,7 @@ class Subject:
     def walk(self, method: Any, data: tuple[Any, Any]) -> tuple[list[Any], list[Any]]:
         """All outputs and all carries of a Python loop over the steps."""
         start, inputs = data
-        carries, outputs = [self.begin(method, start)], []
+        carries, outputs = [self.begin(method, as_arrays(start))], []
         for t in range(NUM_STEPS):
             output, carry = self.step(method, carries[-1], at(inputs, t))
             outputs.append(output)
@@ -120,15 +120,15 @@ class Subject:
     @functools.cached_property
     def eager(self) -> tuple[list[Any], list[Any]]:
         """The Python loop of lane 0, run once for all rules."""
-        return self.walk(self.build(self.values(0)), as_arrays(self.data(0)))
+        return self.walk(self.build(self.values(0)), self.data(0))
 
     @functools.cached_property
     def lanes(self) -> list[Any]:
         """What the jitted loop gives for each lane."""
         lanes = []
         for lane in range(self.num_lanes):
-            values, (start, inputs) = self.values(lane), as_arrays(self.data(lane))
-            carry = self.begin(self.build(values), start)
+            values, (start, inputs) = self.values(lane), self.data(lane)
+            carry = self.begin(self.build(values), as_arrays(start))
             # The loop takes its carry away, so it gets one that nothing else holds.
             lanes.append(self.steps(values, jax.tree.map(jnp.copy, carry), inputs))
         return lanes
@@ -229,8 +229,8 @@ def is_float(leaf: Any) -> bool:
 
 
 def at(tree: Any, t: int) -> Any:
-    """Entry ``t`` of the leading axis of every leaf."""
-    return jax.tree.map(lambda x: x[t], tree)
+    """Entry ``t`` of the leading axis of every leaf, as jax arrays."""
+    return as_arrays(jax.tree.map(lambda x: x[t], tree))
 
 
 def as_arrays(tree: Any) -> Any:

@@ -8,6 +8,7 @@ import functools
 import importlib.util
 import re
 import tempfile
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -120,9 +121,9 @@ def pure_update(subject: Subject) -> None:
     from jax.random.
     """
     method = subject.build(subject.values(0))
-    start, inputs = as_arrays(subject.data(0))
+    start, inputs = subject.data(0)
     first, last = at(inputs, 0), at(inputs, NUM_STEPS - 1)
-    carry = subject.begin(method, start)
+    carry = subject.begin(method, as_arrays(start))
     once = subject.step(method, carry, first)
     twice = subject.step(method, carry, first)
     require_close("second call with the same state: result", twice, once, 0)
@@ -152,9 +153,7 @@ def jit_equals_eager(subject: Subject) -> None:
     """
     last = subject.num_lanes - 1
     walks = {0: subject.eager}
-    walks[last] = subject.walk(
-        subject.build(subject.values(last)), as_arrays(subject.data(last))
-    )
+    walks[last] = subject.walk(subject.build(subject.values(last)), subject.data(last))
     for lane, (outputs, carries) in walks.items():
         got, expected = subject.lanes[lane], (stack(outputs), carries[-1])
         name = f"with {subject.values(lane)}: result"
@@ -208,11 +207,34 @@ def donation(subject: Subject) -> None:
     """
     values = subject.values(0)
     method = subject.build(values)
-    for _ in range(2):  # the second start finds what the first has deleted
-        start, inputs = as_arrays(subject.data(0))
-        carry = subject.begin(method, jax.tree.map(jnp.copy, start))
+    for _ in range(2):  # the second start finds what the first has given away
+        start, inputs = subject.data(0)
+        start = jax.tree.map(jnp.copy, as_arrays(start))
+        carry = subject.begin(method, start)
+        _require_own_memory(carry)
         got = subject.steps(values, carry, inputs)
         require_close("result", got, subject.lanes[0], subject.tolerance)
+
+
+def _require_own_memory(carry: Any) -> None:
+    """No leaf is deleted, and no two are one array."""
+    paths = [
+        (jax.tree_util.keystr(path), leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(carry)
+        if leaf.size
+    ]
+    for path, leaf in paths:
+        if leaf.is_deleted():
+            raise AssertionError(
+                f"{path} of a second init went away with the first state"
+            )
+    # All at once, so that no address is free to be used again.
+    data = [jax.random.key_data(x) if is_key(x) else x for _, x in paths]
+    seen: dict[int, str] = {}
+    for (path, _), array in zip(paths, data, strict=True):
+        other = seen.setdefault(array.unsafe_buffer_pointer(), path)
+        if other != path:
+            raise AssertionError(f"{other} and {path} are one array")
 
 
 def checkpoint(subject: Subject) -> None:
@@ -230,7 +252,7 @@ def checkpoint(subject: Subject) -> None:
             found = core_checkpoint.restore(folder, carries[-2])
         assert found is not None
         restored = found[1]
-    now = at(as_arrays(subject.data(0)[1]), NUM_STEPS - 1)
+    now = at(subject.data(0)[1], NUM_STEPS - 1)
     got = subject.step(subject.build(subject.values(0)), restored, now)
     require_close("result after the restart", got, (outputs[-1], carries[-1]), 0)
 
@@ -249,7 +271,7 @@ def explicit_keys(subject: Subject) -> str | None:
     """
     if subject.key is None:
         return "the factory takes no key"
-    data = as_arrays(subject.data(0))
+    data = subject.data(0)
     values = subject.values(0)
     same, _ = subject.walk(subject.build(values), data)
     require_close("outputs with the same key", same, subject.eager[0], 0)

@@ -96,11 +96,11 @@ class _Gradient(Subject):
         self, method, wrap: Callable[[list[Any]], PyTree], steps: int = 1
     ) -> list[PyTree]:
         """Updates of eager steps on the leaves of lane 0, put into ``wrap``."""
-        params, (keys, grads) = as_arrays(self.data(0))
-        carry = self.begin(method, wrap(jax.tree.leaves(params)))
+        params, (keys, grads) = self.data(0)
+        carry = self.begin(method, wrap(jax.tree.leaves(as_arrays(params))))
         seen = []
         for t in range(steps):
-            now = wrap([g[t] for g in jax.tree.leaves(grads)])
+            now = wrap(jax.tree.leaves(at(grads, t)))
             updates, carry = self.step(method, carry, (keys[t], now))
             seen.append(updates)
         return seen
@@ -309,8 +309,8 @@ def zero_gradients(subject: _Gradient) -> None:
     Guard every division by a norm or a variance.
     """
     method = subject.build(subject.values(0))
-    params, (keys, grads) = as_arrays(subject.data(0))
-    zeros = jax.tree.map(jnp.zeros_like, grads)
+    params, (keys, grads) = subject.data(0)
+    zeros = jax.tree.map(np.zeros_like, grads)
     outputs, carries = subject.walk(method, (params, (keys, zeros)))
     if has_nan(outputs):
         raise AssertionError("updates are NaN")
@@ -324,10 +324,10 @@ def nan_is_visible(subject: _Gradient) -> None:
     It passes into the updates or the state, or an integer or boolean counts it.
     """
     method = subject.build(subject.values(0))
-    params, (keys, grads) = as_arrays(subject.data(0))
+    params, (keys, grads) = subject.data(0)
     leaves, treedef = jax.tree.flatten(at(grads, 0))
     leaves[0] = leaves[0].at[(0,) * leaves[0].ndim].set(jnp.nan)
-    carry = subject.begin(method, params)
+    carry = subject.begin(method, as_arrays(params))
     updates, (_, state) = subject.step(
         method, carry, (keys[0], treedef.unflatten(leaves))
     )

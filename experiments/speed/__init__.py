@@ -1,0 +1,1 @@
+"""Side-by-side timings with peers, as ratios in one run."""

@@ -1,0 +1,27 @@
+"""The README's Python examples run as written, one after the other."""
+
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_the_examples_run_and_do_what_the_text_says():
+    blocks = re.findall(
+        r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S
+    )
+    assert len(blocks) == 4
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, str(README), "exec"), names)
+    # Equinox: the fit gets through the Cauchy noise on the targets.
+    assert float(names["value"]) < 0.5
+    assert np.isfinite(names["state"][0].tail_index)
+    assert names["errors"].shape == (3, 2, 64, 4)
+    # The mesh of the last block holds all eight devices of this process.
+    assert jax.device_count() == 8
+    alone = np.asarray(names["sweep"](names["run"], names["keys"], names["grid"]))
+    np.testing.assert_allclose(names["errors"], alone, rtol=1e-4)
