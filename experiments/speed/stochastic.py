@@ -67,8 +67,8 @@ def compile_time() -> Ratio:
 def robust_adam() -> list[Ratio]:
     """A step of ``robustify(adam)`` on a million parameters against plain Adam's.
 
-    All take the gradients of the same 60 examples. The second peer takes the same 15
-    gradients and averages them, so that the last ratio is the price of the median alone.
+    All use the same 60 examples. The second peer takes the same 15 group
+    gradients and averages them: that ratio is the price of the median alone.
     """
     model = eqx.nn.MLP(256, 10, 700, 3, key=jax.random.key(0))
     params, static = eqx.partition(model, eqx.is_inexact_array)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from jaxopt_suite.core.types import Environment
 from jaxopt_suite.testing._common import (
+    NUM_STEPS,
     Rule,
     Subject,
     make_pairs,
@@ -20,24 +21,32 @@ from jaxopt_suite.testing._common import (
 from jaxopt_suite.testing._rules import COMMON_RULES, FIRST_RULES
 
 
+class _Carry(NamedTuple):
+    state: PyTree
+    context: PyTree
+
+
 @dataclass(frozen=True, kw_only=True)
 class _World(Subject):
-    """An environment: the carry is ``(state, context)``."""
+    """An environment that answers arbitrary decisions."""
 
     decide: Callable[[PyTree, PRNGKeyArray], PyTree]
 
     def begin(self, method, start):
-        return method.init(start)
+        return _Carry(*method.init(start))
+
+    def data(self, lane):
+        keys = jax.random.split(jax.random.key(lane), (NUM_STEPS + 1, 2))
+        return keys[0, 0], keys[1:]
 
     def step(self, method, carry, inputs):
         state, context = carry
-        decide_key, step_key = jax.random.split(inputs)
-        decision = self.decide(context, decide_key)
-        state, context, feedback = method.step(state, decision, step_key)
-        return (decision, feedback), (state, context)
+        decision = self.decide(context, inputs[0])
+        state, context, feedback = method.step(state, decision, inputs[1])
+        return (decision, feedback), _Carry(state, context)
 
     def state(self, carry):
-        return carry[0]
+        return carry.state
 
 
 def check_environment(
@@ -120,8 +129,8 @@ def returns_environment(subject: _World) -> None:
 def stable_context(subject: _World) -> None:
     """The contexts of init and step have one structure, one shape and one dtype."""
     _, carries = jax.eval_shape(subject.probe, subject.data(0))
-    for _, context in carries[1:]:
-        require_same_type("context", context, carries[0][1])
+    for carry in carries[1:]:
+        require_same_type("context", carry.context, carries[0].context)
 
 
 def feedback_fields(subject: _World) -> None:
@@ -149,7 +158,7 @@ def keys_matter(subject: _World) -> None:
     method = subject.build(subject.values(0))
     start, keys = subject.data(1)
     (decision, feedback), carry = subject.eager[0][0], subject.eager[1][0]
-    answer = method.step(carry[0], decision, keys[0])
+    answer = method.step(carry.state, decision, keys[0, 1])
     got = answer, method.init(start)
     first = (*subject.eager[1][1], feedback), carry
     require_difference(got, first, "another key")

@@ -3,7 +3,7 @@
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -48,9 +48,14 @@ from jaxopt_suite.testing._rules import (
 from jaxopt_suite.testing._wrappers import WRAPPER_RULES
 
 
+class _Carry(NamedTuple):
+    params: PyTree
+    state: PyTree
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Gradient(Subject):
-    """A gradient transformation: the carry is ``(params, state)``.
+    """A gradient transformation on parameters that follow its updates.
 
     Attributes:
         params: where the walk starts.
@@ -63,16 +68,16 @@ class _Gradient(Subject):
     extra_args: Callable[..., Mapping[str, Any]] | None
 
     def begin(self, method, start):
-        return start, method.init(start)
+        return _Carry(start, method.init(start))
 
     def step(self, method, carry, inputs):
         (params, state), (key, grads) = carry, inputs
         extra = self.extra_args(key, params, grads) if self.extra_args else {}
         updates, state = method.update(grads, state, params, **extra)
-        return updates, (jax.tree.map(_apply, params, updates), state)
+        return updates, _Carry(jax.tree.map(_apply, params, updates), state)
 
     def state(self, carry):
-        return carry[1]
+        return carry.state
 
     def probe(self, data):
         params, (keys, grads) = data
@@ -314,7 +319,7 @@ def zero_gradients(subject: _Gradient) -> None:
     outputs, carries = subject.walk(method, (params, (keys, zeros)))
     if has_nan(outputs):
         raise AssertionError("updates are NaN")
-    if has_nan(carries[-1][1]):
+    if has_nan(carries[-1].state):
         raise AssertionError("the state holds NaN")
 
 
@@ -331,7 +336,7 @@ def nan_is_visible(subject: _Gradient) -> None:
     updates, (_, state) = subject.step(
         method, carry, (keys[0], treedef.unflatten(leaves))
     )
-    clean = subject.eager[0][0], subject.eager[1][1][1]
+    clean = subject.eager[0][0], subject.eager[1][1].state
     if not shows_nan((updates, state), clean):
         raise AssertionError("a NaN gradient left no trace in the updates or the state")
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from jaxopt_suite.core.types import Environment, Policy
 from jaxopt_suite.testing._common import (
+    NUM_STEPS,
     Rule,
     Subject,
     make_pairs,
@@ -21,26 +23,35 @@ from jaxopt_suite.testing._common import (
 from jaxopt_suite.testing._rules import COMMON_RULES, FIRST_RULES
 
 
+class _Carry(NamedTuple):
+    state: PyTree
+    world: PyTree
+    context: PyTree
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Player(Subject):
-    """A policy against an environment: the carry is ``(state, (world, context))``."""
+    """A policy against an environment."""
 
     environment: Environment
     randomized: bool
 
     def begin(self, method, start):
-        policy_key, world_key = jax.random.split(start)
-        return method.init(policy_key), self.environment.init(world_key)
+        return _Carry(method.init(start[0]), *self.environment.init(start[1]))
+
+    def data(self, lane):
+        keys = jax.random.split(jax.random.key(lane), (NUM_STEPS + 1, 2))
+        return keys[0], keys[1:]
 
     def step(self, method, carry, inputs):
-        state, (world, context) = carry
-        select_key, step_key = jax.random.split(inputs)
-        decision = method.select(state, context, select_key)
-        world, context, feedback = self.environment.step(world, decision, step_key)
-        return (decision, feedback), (method.update(feedback, state), (world, context))
+        state, world, context = carry
+        decision = method.select(state, context, inputs[0])
+        world, context, feedback = self.environment.step(world, decision, inputs[1])
+        carry = _Carry(method.update(feedback, state), world, context)
+        return (decision, feedback), carry
 
     def state(self, carry):
-        return carry[0]
+        return carry.state
 
 
 def check_policy(
@@ -132,20 +143,19 @@ def select_is_pure(subject: _Player) -> None:
     The decision carries whatever update needs later; the policy hides nothing.
     """
     outputs, carries = subject.eager
-    (_, feedback), state = outputs[0], carries[0][0]
-    key = subject.data(0)[1][0]
-    select_key, _ = jax.random.split(key)
+    (_, feedback), state = outputs[0], carries[0].state
+    select_key = subject.data(0)[1][0, 0]
     never_selected = subject.build(subject.values(0))
     got = never_selected.update(feedback, state)
-    require_close("update without select: state", got, carries[1][0], 0)
+    require_close("update without select: state", got, carries[1].state, 0)
     twice = subject.build(subject.values(0))
-    context = carries[0][1][1]
+    context = carries[0].context
     first = twice.select(state, context, select_key)
     twice.select(state, context, jax.random.key(7))
     again = twice.select(state, context, select_key)
     require_close("decision of a second select", again, first, 0)
     got = twice.update(feedback, state)
-    require_close("update after two selects: state", got, carries[1][0], 0)
+    require_close("update after two selects: state", got, carries[1].state, 0)
 
 
 def ignores_regret(subject: _Player) -> str | None:
@@ -155,8 +165,8 @@ def ignores_regret(subject: _Player) -> str | None:
     if "regret" not in getattr(feedback, "_fields", ()):
         return "the environment gives no regret"
     spoilt = feedback._replace(regret=jnp.full_like(feedback.regret, jnp.nan))
-    got = subject.build(subject.values(0)).update(spoilt, carries[0][0])
-    require_close("state with another regret", got, carries[1][0], 0)
+    got = subject.build(subject.values(0)).update(spoilt, carries[0].state)
+    require_close("state with another regret", got, carries[1].state, 0)
     return None
 
 
@@ -169,8 +179,8 @@ def batched_feedback(subject: _Player) -> None:
     batch = stack([feedback for _, feedback in outputs])
     update = subject.build(subject.values(0)).update
     for order in (batch, jax.tree.map(lambda x: x[::-1], batch)):
-        got = jax.eval_shape(update, order, carries[0][0])
-        require_same_type("state", got, carries[0][0])
+        got = jax.eval_shape(update, order, carries[0].state)
+        require_same_type("state", got, carries[0].state)
 
 
 def masked_feedback(subject: _Player) -> None:
@@ -184,12 +194,12 @@ def masked_feedback(subject: _Player) -> None:
     nothing = jax.tree.map(jnp.zeros_like, second.mask)
     batch = stack([first, second._replace(mask=nothing)])
     method = subject.build(subject.values(0))
-    got = method.update(batch, carries[0][0])
+    got = method.update(batch, carries[0].state)
     name, tolerance = "state after a batch with one masked entry", subject.tolerance
-    require_close(name, got, carries[1][0], tolerance)
+    require_close(name, got, carries[1].state, tolerance)
     empty = batch._replace(mask=jnp.zeros_like(batch.mask))
-    got = method.update(empty, carries[0][0])
-    require_close("state after an all-masked batch", got, carries[0][0], tolerance)
+    got = method.update(empty, carries[0].state)
+    require_close("state after an all-masked batch", got, carries[0].state, tolerance)
 
 
 def keys_matter(subject: _Player) -> str | None:
@@ -199,7 +209,7 @@ def keys_matter(subject: _Player) -> str | None:
     """
     if not subject.randomized:
         return "the policy is not said to be randomized"
-    (state, (_, context)) = subject.eager[1][1]
+    state, _, context = subject.eager[1][1]
     method = subject.build(subject.values(0))
     decisions = [
         method.select(state, context, jax.random.key(seed)) for seed in range(16)

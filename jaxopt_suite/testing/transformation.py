@@ -131,7 +131,7 @@ def keeps_dtype(subject: _Iteration) -> None:
     """
     start, keys = subject.data(0)
     given = subject.init(start), subject.inputs(keys[0])
-    # What has keys alone for inputs draws in the default dtype, which x64 makes float64.
+    # What has keys alone for inputs draws in the default dtype, float64 under x64.
     has_floats = any(is_float(leaf) for leaf in jax.tree.leaves(given))
     for dtype in (jnp.bfloat16, np.float32, np.float64):
         with jax.enable_x64(True):

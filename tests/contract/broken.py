@@ -127,17 +127,16 @@ def pins_its_device(rate):
     return stateless(zero, update)
 
 
-MEMORY = {}
+MEMORY = []
 
 
 def remembers_arrays(rate):
-    """Knows its states by their identity. >>> remembers_arrays(0.1)"""
+    """Knows the arrays that it returned. >>> remembers_arrays(0.1)"""
 
     def update(updates, value):
-        factor = MEMORY.get(id(value), 2.0)
-        value = value + 0
-        MEMORY[id(value)] = 1.0
-        return scaled(updates, rate * factor), value
+        known = any(value is array for array in MEMORY)
+        MEMORY.append(value + 0)
+        return scaled(updates, rate if known else 2 * rate), MEMORY[-1]
 
     return stateless(zero, update)
 

@@ -83,7 +83,7 @@ def keeps_history(bonus):
 
 def numpy_noise(noise):
     """Draws its rewards from NumPy. >>> numpy_noise(0.1)"""
-    good = sound.gaussian_arms(noise)
+    good = sound.noisy_arms(noise)
 
     def step(state, decision, key):
         state, context, feedback = good.step(state, decision, key)
@@ -95,7 +95,7 @@ def numpy_noise(noise):
 
 def forgets_mask(noise):
     """Its feedback has no mask. >>> forgets_mask(0.1)"""
-    good = sound.gaussian_arms(noise)
+    good = sound.noisy_arms(noise)
 
     def step(state, decision, key):
         state, context, feedback = good.step(state, decision, key)
@@ -106,7 +106,7 @@ def forgets_mask(noise):
 
 def changes_context(noise):
     """Its later contexts are integers. >>> changes_context(0.1)"""
-    good = sound.gaussian_arms(noise)
+    good = sound.noisy_arms(noise)
 
     def step(state, decision, key):
         state, context, feedback = good.step(state, decision, key)
@@ -117,7 +117,7 @@ def changes_context(noise):
 
 def ignores_keys(noise):
     """Every run is the same. >>> ignores_keys(0.1)"""
-    good, key = sound.gaussian_arms(noise), jax.random.key(0)
+    good, key = sound.noisy_arms(noise), jax.random.key(0)
     return Environment(
         init=lambda _: good.init(key),
         step=lambda state, decision, _: good.step(state, decision, key),

@@ -36,7 +36,7 @@ CORE = {
     "core.interaction_loop": {
         "static": {
             "policy": sound.optimistic(0.5),
-            "environment": sound.gaussian_arms(0.1),
+            "environment": sound.noisy_arms(0.1),
             "horizon": 3,
             "delays": 1,
         },

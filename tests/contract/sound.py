@@ -32,29 +32,21 @@ class AverageState(NamedTuple):
     value: Array
 
 
-def draw_context(key):
-    return jax.random.normal(key, (NUM_ARMS,), jnp.float32)
-
-
-def gaussian_arms(noise):
-    """Arms with Gaussian means and a context that adds to them.
-
-    >>> gaussian_arms(0.1)
-    """
+def noisy_arms(noise):
+    """Arms with random means, uniform noise and a context. >>> noisy_arms(0.1)"""
     check_interval("noise", noise, 0.0)
 
     def init(key):
-        means_key, context_key = jax.random.split(key)
-        means = jax.random.normal(means_key, (NUM_ARMS,), jnp.float32)
-        return ArmsState(means), draw_context(context_key)
+        means, context = jax.random.uniform(key, (2, NUM_ARMS), jnp.float32)
+        return ArmsState(means), context
 
     def step(state, decision, key):
-        noise_key, context_key = jax.random.split(key)
+        draws = jax.random.uniform(key, (NUM_ARMS + 1,), jnp.float32)
         mean = state.means[decision]
-        reward = mean + noise * jax.random.normal(noise_key, (), jnp.float32)
+        reward = mean + noise * (draws[0] - 0.5)
         regret = jnp.max(state.means) - mean
         feedback = ArmFeedback(decision, jnp.array(True), reward, regret)
-        return state, draw_context(context_key), feedback
+        return state, draws[1:], feedback
 
     return Environment(init, step)
 
@@ -91,7 +83,7 @@ def perturbed(scale):
     """Picks the best arm after adding noise. >>> perturbed(1.0)"""
 
     def select(state, context, key):
-        noise = jax.random.normal(key, (NUM_ARMS,), jnp.float32)
+        noise = jax.random.uniform(key, (NUM_ARMS,), jnp.float32)
         return jnp.argmax(scores(state, context, 0.0) + scale * noise)
 
     return Policy(start_statistics, select, learn)

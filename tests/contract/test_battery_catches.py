@@ -40,7 +40,7 @@ BROKEN_GRADIENT_TRANSFORMATIONS = [
     ),
     ("vmap_equals_loop", broken.calls_the_host, {}),
     ("shard_map_equals_loop", broken.pins_its_device, {}),
-    ("donation", broken.keeps_params, {}),
+    ("checkpoint", broken.remembers_arrays, {}),
     ("explicit_keys", broken.ignores_key, {"key": "key"}),
     ("zero_gradients", broken.unit_norm, {}),
     ("nan_is_visible", broken.hides_nan, {}),
@@ -93,12 +93,12 @@ def test_broken_gradient_transformation_is_caught_by_its_rule(rule, factory, arg
         ("ignores_regret", broken_shapes.reads_regret),
         ("batched_feedback", broken_shapes.one_at_a_time),
         ("masked_feedback", broken_shapes.ignores_mask),
-        ("returns_policy", sound.gaussian_arms),
+        ("returns_policy", sound.noisy_arms),
     ],
 )
 def test_broken_policy_is_caught_by_its_rule(rule, factory):
-    world = sound.gaussian_arms(0.1)
-    name = "noise" if factory is sound.gaussian_arms else "bonus"
+    world = sound.noisy_arms(0.1)
+    name = "noise" if factory is sound.noisy_arms else "bonus"
     require_caught(testing.check_policy, rule, factory, {name: 0.5}, environment=world)
 
 
@@ -108,7 +108,7 @@ def test_policy_that_only_claims_to_draw_is_caught():
         "keys_matter",
         broken_shapes.draws_once,
         {"scale": 1.0},
-        environment=sound.gaussian_arms(0.1),
+        environment=sound.noisy_arms(0.1),
         randomized=True,
     )
 
@@ -160,7 +160,7 @@ def pick_arm(context, key):
 
 
 def test_sound_methods_of_every_shape_pass():
-    world = sound.gaussian_arms(0.1)
+    world = sound.noisy_arms(0.1)
     bad_noise = [({"noise": -1.0}, "noise must be >= 0, got -1.0")]
     reports = [
         testing.check_policy(sound.optimistic, {"bonus": 0.5}, environment=world),
@@ -172,7 +172,7 @@ def test_sound_methods_of_every_shape_pass():
             skip={name: "run on the other policy" for name in COSTLY},
         ),
         testing.check_environment(
-            sound.gaussian_arms, {"noise": 0.1}, decide=pick_arm, bad=bad_noise
+            sound.noisy_arms, {"noise": 0.1}, decide=pick_arm, bad=bad_noise
         ),
         testing.check_transformation(
             sound.moving_average, RATE, init=lambda key: (draw(key),), inputs=draw
@@ -228,6 +228,17 @@ def test_sam_passes_with_a_gradient_oracle():
         extra_args=oracle,
         skip=exempt,
     )
+
+
+def test_message_says_which_rule_where_and_what_to_do():
+    with pytest.raises(AssertionError) as caught:
+        testing.check_gradient_transformation(broken.keeps_params, RATE)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == (
+        "rule donation is broken by keeps_params: "
+        ".params['b'] and .state.value['b'] are one array"
+    )
+    assert "without jnp.copy" in " ".join(lines[1:])
 
 
 def test_rule_that_is_skipped_needs_its_name_and_a_reason():

@@ -33,6 +33,11 @@ def gradients(batch, seed=0):
     )
 
 
+def numpy_median(samples, num_groups=5):
+    x = np.asarray(samples, np.float64)
+    return np.median(x.reshape(num_groups, -1, *x.shape[1:]).mean(axis=1), axis=0)
+
+
 def assert_trees_equal(a, b, **tolerance):
     assert jax.tree.structure(a) == jax.tree.structure(b)
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
@@ -75,82 +80,90 @@ def on_one_device(num_groups, samples, **mom):
     return jax.jit(lambda s: updated(aggregator, s))(samples)
 
 
-def with_extremes(samples):
-    """Infinities of one sign, of both signs in one group, and a NaN."""
-    b = samples["b"].at[0].set(jnp.inf)
-    w = samples["w"].at[:2, 0, 0].set(jnp.array([jnp.inf, -jnp.inf]))
-    w = w.at[-1, 1, 1].set(jnp.nan).at[: len(w) // 2 + 2, 1, 2].set(-jnp.inf)
-    return samples | {"b": b, "w": w}
-
-
-@pytest.mark.parametrize("kind", ["shard_map", "pmap"])
-@pytest.mark.parametrize("devices", [1, 3, 5])
-def test_devices_that_divide_the_groups_equal_one_device_bit_for_bit(kind, devices):
-    samples = with_extremes(gradients(15 * devices))
-    assert_trees_equal(
-        on_devices(kind, devices, 15, samples), on_one_device(15, samples)
+def with_extremes(batch):
+    """Cauchy samples, an infinity, both infinities in one group, a NaN, many -inf."""
+    rng = np.random.default_rng(batch)
+    w = rng.standard_cauchy((batch, 7)).astype(np.float32)
+    w[0, 0], w[:2, 1], w[-1, 2], w[: batch // 2 + 2, 3] = (
+        np.inf,
+        [np.inf, -np.inf],
+        np.nan,
+        -np.inf,
     )
+    return {"w": jnp.asarray(w), "h": jnp.asarray(w[:, 4], jnp.bfloat16)}
 
 
-@pytest.mark.parametrize("kind", ["shard_map", "pmap"])
-@pytest.mark.parametrize(
-    ("devices", "num_groups"), [(2, 5), (2, 15), (4, 15), (8, 5), (8, 15)]
-)
+def later(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
+DIVIDING = [("shard_map", 1), ("shard_map", 3), ("shard_map", 5), ("pmap", 3)]
+DIVIDING += [later("pmap", 1), later("pmap", 5)]
+STRADDLING = [("shard_map", 2, 5), ("shard_map", 4, 15), ("shard_map", 8, 5)]
+STRADDLING += [("pmap", 2, 5), later("shard_map", 2, 15), later("shard_map", 4, 5)]
+STRADDLING += [later("shard_map", 8, 15), later("pmap", 2, 15), later("pmap", 4, 5)]
+STRADDLING += [later("pmap", 4, 15), later("pmap", 8, 5), later("pmap", 8, 15)]
+
+
+@pytest.mark.parametrize(("kind", "devices"), DIVIDING)
+def test_devices_that_divide_the_groups_equal_one_device_bit_for_bit(kind, devices):
+    samples = with_extremes(15 * devices)
+    ours = on_devices(kind, devices, 15, samples)
+    assert_trees_equal(ours, on_one_device(15, samples))
+
+
+@pytest.mark.parametrize(("kind", "devices", "num_groups"), STRADDLING)
 def test_groups_across_devices_equal_one_device_to_rounding(kind, devices, num_groups):
-    samples = gradients(15 * devices)
+    samples = with_extremes(15 * devices)
     ours = on_devices(kind, devices, num_groups, samples)
     alone = on_one_device(num_groups, samples)
     for name, x in samples.items():
-        scale = np.abs(np.asarray(x, np.float32)).max(axis=0)
+        a, b = np.float64(ours[name]), np.float64(alone[name])
+        finite = np.isfinite(a)
+        # What is not finite is so on one device, and the same: inf, -inf or NaN.
+        np.testing.assert_array_equal(finite, np.isfinite(b))
+        np.testing.assert_array_equal(a[~finite], b[~finite])
+        scale = np.abs(np.nan_to_num(np.float64(x), posinf=0, neginf=0)).max(axis=0)
         unit = 1e-2 if x.dtype == jnp.bfloat16 else 1e-6
-        difference = np.asarray(ours[name] - alone[name], np.float32)
-        assert np.all(np.abs(difference) <= unit * scale), name
-
-
-def test_infinities_and_nan_reach_the_same_coordinates_across_devices():
-    samples = with_extremes(gradients(30))
-    ours, alone = on_devices("shard_map", 2, 5, samples), on_one_device(5, samples)
-    for name in samples:
-        a, b = np.asarray(ours[name]), np.asarray(alone[name])
-        np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b))
-        np.testing.assert_array_equal(a[~np.isfinite(a)], b[~np.isfinite(b)])
-    assert np.isnan(alone["w"][1, 1])
-    assert alone["w"][1, 2] == -np.inf
+        assert np.all(np.abs(a - b)[finite] <= unit * scale[finite]), name
+    assert np.isnan(alone["w"][2])
+    assert alone["w"][3] == -np.inf
+    assert np.isfinite(np.asarray(alone["w"])[[0, 4, 5, 6]]).all()
 
 
 def test_float64_across_devices_is_equal_to_float64_rounding():
     with jax.enable_x64(True):
-        samples = jnp.asarray(np.random.default_rng(0).standard_cauchy((60, 5)))
-        ours = on_devices("shard_map", 4, 15, samples)
-        alone = on_one_device(15, samples)
+        samples = jnp.asarray(np.random.default_rng(0).standard_cauchy((30, 5)))
+        ours = on_devices("shard_map", 2, 5, samples)
+        alone = on_one_device(5, samples)
         scale = np.abs(samples).max(axis=0)
     assert ours.dtype == jnp.float64
     assert np.all(np.abs(ours - alone) <= 1e-14 * scale)
 
 
 def test_smoothing_draws_the_same_noise_on_all_devices_as_on_one():
-    samples, key = gradients(45), jax.random.key(3)
-    ours = on_devices("shard_map", 3, 15, samples, smoothing=0.5, key=key)
-    alone = on_one_device(15, samples, smoothing=0.5, key=key)
-    assert_trees_equal(ours, alone, rtol=1e-6)
+    samples = gradients(9)["w"]
+    mom = {"smoothing": 0.5, "key": jax.random.key(3)}
+    ours = on_devices("shard_map", 3, 3, samples, **mom)
+    np.testing.assert_allclose(ours, on_one_device(3, samples, **mom), rtol=1e-5)
 
 
 def test_the_samples_may_be_spread_over_two_mesh_axes():
-    samples = gradients(60)
+    samples = gradients(20)["w"]
     aggregator = aggregate_median_of_means(5, axis_name=("host", "chip"))
     auto = (jax.sharding.AxisType.Auto,) * 2
     mesh = jax.make_mesh((2, 2), ("host", "chip"), auto, devices=jax.devices()[:4])
     specs = {"in_specs": PartitionSpec(("host", "chip")), "out_specs": PartitionSpec()}
     run = jax.shard_map(lambda s: updated(aggregator, s), mesh=mesh, **specs)
-    scale = float(jnp.abs(samples["w"]).max())
-    assert_trees_equal(
-        jax.jit(run)(samples), on_one_device(5, samples), rtol=1e-2, atol=1e-6 * scale
+    scale = float(jnp.abs(samples).max())
+    np.testing.assert_allclose(
+        jax.jit(run)(samples), on_one_device(5, samples), atol=1e-6 * scale
     )
 
 
 def test_the_message_about_devices_has_all_the_numbers():
     with pytest.raises(ValueError, match="num_groups 7 for 2 devices with 15 samples"):
-        on_devices("shard_map", 2, 7, gradients(30))
+        on_devices("shard_map", 2, 7, jnp.ones((30, 2)))
 
 
 def test_an_empty_tree_stays_empty_on_devices_too():
@@ -232,10 +245,9 @@ def test_parts_of_a_model_may_be_aggregated_in_different_ways():
     )
     samples = gradients(15)
     ours, _ = jax.jit(optimizer.update)(samples, optimizer.init(PARAMS), PARAMS)
-    median = median_of_means_tree(samples, 5)
-    np.testing.assert_allclose(ours["w"], -median["w"], rtol=1e-5)
-    np.testing.assert_allclose(ours["h"], -median["h"])
-    np.testing.assert_allclose(ours["b"], -jnp.mean(samples["b"]), rtol=1e-5)
+    np.testing.assert_allclose(ours["w"], -numpy_median(samples["w"]), rtol=1e-4)
+    np.testing.assert_allclose(ours["h"], -numpy_median(samples["h"]), rtol=1e-2)
+    np.testing.assert_allclose(ours["b"], -np.mean(samples["b"]), rtol=1e-4)
 
 
 def test_it_is_the_middle_of_optax_process():
@@ -251,23 +263,23 @@ def test_it_is_the_middle_of_optax_process():
         return process.update(samples, state)[0]
 
     # A trace of the same gradient g twice is (1 + 0.9) g.
-    expected = jax.tree.map(lambda m: 3.8 * m, median_of_means_tree(samples, 5))
     ours = two(samples)
-    np.testing.assert_allclose(ours["w"], expected["w"], rtol=1e-5)
-    np.testing.assert_allclose(ours["b"], expected["b"], rtol=1e-5)
+    np.testing.assert_allclose(ours["w"], 3.8 * numpy_median(samples["w"]), rtol=1e-4)
+    np.testing.assert_allclose(ours["b"], 3.8 * numpy_median(samples["b"]), rtol=1e-4)
 
 
 def test_the_smoothing_key_is_split_at_every_update():
     aggregator = aggregate_median_of_means(3, smoothing=1.0, key=jax.random.key(0))
     samples, state = jnp.zeros((3, 100)), aggregator.init(jnp.zeros(100))
+    update = jax.jit(aggregator.update)
     keys, draws = [], []
     for _ in range(3):
         keys.append(tuple(np.asarray(jax.random.key_data(state.key))))
-        reduced, state = aggregator.update(samples, state)
+        reduced, state = update(samples, state)
         draws.append(np.asarray(reduced))
     assert len(set(keys)) == 3
     assert not np.any(draws[0] == draws[1])
-    again, _ = aggregator.update(samples, aggregator.init(jnp.zeros(100)))
+    again, _ = update(samples, aggregator.init(jnp.zeros(100)))
     np.testing.assert_array_equal(draws[0], again)
     assert aggregate_median_of_means(3).init(PARAMS).key is None
 
@@ -280,9 +292,10 @@ def test_smoothing_may_be_traced():
             aggregate_median_of_means(3, smoothing=smoothing, key=key), samples
         )
 
-    swept = jax.vmap(run)(jnp.array([0.5, 1.0]))
+    swept = jax.jit(jax.vmap(run))(jnp.array([0.5, 1.0]))
     np.testing.assert_allclose(swept[1], 2 * swept[0], rtol=1e-6)
-    np.testing.assert_allclose(swept[1], run(1.0), rtol=1e-6)
+    alone = jax.jit(lambda: run(1.0))()
+    np.testing.assert_allclose(swept[1], alone, rtol=1e-6)
 
 
 # --- a schedule of the group size ---------------------------------------------------
@@ -296,9 +309,8 @@ def group_size_by_hand(batch, wanted):
 @pytest.mark.parametrize("batch", [45, 60, 75])
 def test_adaptive_groups_equal_a_loop_over_group_sizes_in_one_trace(batch):
     wanted = np.array([0, 1, 2, 3, 4, 5, 8, 14, 15, 30, 44, 59, 75, 1000])
-    samples = gradients(batch)
-    samples["b"] = samples["b"].at[3].set(jnp.nan)
-    samples["w"] = samples["w"].at[0, 0, 0].set(jnp.inf)
+    samples = with_extremes(batch)
+    params = jax.tree.map(lambda x: x[0], samples)
     traces = 0
 
     def schedule(count):
@@ -307,34 +319,22 @@ def test_adaptive_groups_equal_a_loop_over_group_sizes_in_one_trace(batch):
         return jnp.asarray(wanted)[count]
 
     aggregator = adaptive_median_of_means(schedule)
-    step = jax.jit(aggregator.update)
-    state = aggregator.init(PARAMS)
+    step, state = jax.jit(aggregator.update), aggregator.init(params)
     for count, want in enumerate(wanted):
         ours, state = step(samples, state)
         n = group_size_by_hand(batch, want)
         assert state.group_size == n
         assert state.count == count + 1
         for name, x in samples.items():
-            x = np.asarray(x, np.float64)
-            means = x.reshape(batch // n, n, *x.shape[1:]).mean(axis=1)
-            finite = np.nan_to_num(x, posinf=0, neginf=0)
-            scale = np.abs(finite).max()
-            unit = 1e-2 if name == "h" else 1e-6
+            assert ours[name].dtype == x.dtype
+            scale = np.abs(np.nan_to_num(np.float64(x), posinf=0, neginf=0)).max()
+            unit = 1e-2 if x.dtype == jnp.bfloat16 else 1e-6
+            with np.errstate(invalid="ignore"):  # inf - inf in a group
+                expected = numpy_median(x, batch // n)
             np.testing.assert_allclose(
-                np.asarray(ours[name], np.float64),
-                np.median(means, axis=0),
-                rtol=unit,
-                atol=unit * scale,
+                np.float64(ours[name]), expected, rtol=unit, atol=unit * scale
             )
     assert traces == 1
-
-
-def test_adaptive_groups_keep_dtypes_and_empty_trees():
-    aggregator = adaptive_median_of_means(lambda count: 3)
-    ours = updated(aggregator, gradients(15))
-    assert jax.tree.map(lambda x: x.dtype, ours) == jax.tree.map(
-        lambda p: p.dtype, PARAMS
-    )
     assert aggregator.update({}, aggregator.init({}))[0] == {}
 
 

@@ -15,8 +15,6 @@ from jaxopt_suite.stochastic import (
     cauchy,
     gaussian,
     noisy_oracle,
-    symmetric_pareto,
-    symmetric_stable,
     tail_index_hill,
     tail_index_monitor,
 )
@@ -28,7 +26,7 @@ def test_every_entry_of_the_updates_gets_a_draw_of_the_law():
     # Kolmogorov-Smirnov below 1e-6: the rate of false alarms.
     gradient = {"a": jnp.full((100, 100), 7.0), "b": jnp.full(10_000, -3.0)}
     transformation = add_noise_to_gradient(cauchy(0.5), jax.random.key(0))
-    noisy, _ = transformation.update(gradient, transformation.init(gradient))
+    noisy, _ = jax.jit(transformation.update)(gradient, transformation.init(gradient))
     law = scipy.stats.cauchy(scale=0.5)
     a, b = np.ravel(noisy["a"]) - 7.0, np.ravel(noisy["b"]) + 3.0
     assert scipy.stats.kstest(a, law.cdf).pvalue > 1e-6
@@ -39,10 +37,10 @@ def test_every_entry_of_the_updates_gets_a_draw_of_the_law():
 
 def test_every_update_draws_anew_and_the_key_decides():
     transformation = add_noise_to_gradient(gaussian(), jax.random.key(0))
-    zeros = jnp.zeros(100)
-    first, state = transformation.update(zeros, transformation.init(zeros))
-    second, _ = transformation.update(zeros, state)
-    again, _ = transformation.update(zeros, transformation.init(zeros))
+    zeros, update = jnp.zeros(100), jax.jit(transformation.update)
+    first, state = update(zeros, transformation.init(zeros))
+    second, _ = update(zeros, state)
+    again, _ = update(zeros, transformation.init(zeros))
     assert not np.any(first == second)
     np.testing.assert_array_equal(first, again)
 
@@ -67,11 +65,11 @@ def test_it_keeps_dtypes_and_goes_through_scan_and_a_chain():
 def test_the_oracle_returns_independent_noisy_copies_of_the_gradient():
     params = {"a": jnp.arange(3.0), "b": jnp.array(1.0, jnp.bfloat16)}
     double = lambda tree: jax.tree.map(lambda x: 2 * x, tree)  # noqa: E731
-    quiet = noisy_oracle(double, gaussian(0.0), 4)(jax.random.key(0), params)
+    quiet = jax.jit(noisy_oracle(double, gaussian(0.0), 4))(jax.random.key(0), params)
     np.testing.assert_array_equal(quiet["a"], np.tile([0.0, 2.0, 4.0], (4, 1)))
     assert quiet["b"].shape == (4,)
     assert quiet["b"].dtype == jnp.bfloat16
-    noisy = noisy_oracle(double, cauchy(), 20_000)(jax.random.key(0), params)
+    noisy = jax.jit(noisy_oracle(double, cauchy(), 20_000))(jax.random.key(0), params)
     noise = np.asarray(noisy["a"]) - 2 * np.arange(3.0)
     for column in noise.T:
         assert scipy.stats.kstest(column, scipy.stats.cauchy.cdf).pvalue > 1e-6
@@ -85,10 +83,14 @@ def test_the_oracle_may_be_swept_over_keys_and_laws():
     draw = lambda key, s: noisy_oracle(lambda x: x, cauchy(s), 5)(key, jnp.ones(2))  # noqa: E731
     swept = jax.jit(jax.vmap(draw))(keys, scales)
     np.testing.assert_array_equal(swept[0], np.ones((5, 2)))
-    np.testing.assert_allclose(swept[2], draw(keys[2], 2.0), rtol=1e-5)
+    alone = jax.jit(lambda key: draw(key, 2.0))(keys[2])
+    np.testing.assert_allclose(swept[2], alone, rtol=1e-5)
 
 
 # --- the tail index -----------------------------------------------------------------
+
+
+estimate = jax.jit(tail_index_hill, static_argnums=1)
 
 
 def hill(samples, k):
@@ -100,26 +102,25 @@ def hill(samples, k):
 @pytest.mark.parametrize("k", [1, 5, 29])
 def test_hills_estimate_equals_its_formula(k):
     samples = np.random.default_rng(k).standard_cauchy((5, 6)).astype(np.float32)
-    np.testing.assert_allclose(tail_index_hill(samples, k), hill(samples, k), rtol=1e-5)
+    np.testing.assert_allclose(estimate(samples, k), hill(samples, k), rtol=1e-5)
     narrow = jnp.asarray(samples, jnp.bfloat16)
-    estimate = tail_index_hill(narrow, k)
-    assert estimate.dtype == jnp.float32
-    np.testing.assert_allclose(estimate, hill(np.float32(narrow), k), rtol=1e-5)
+    assert estimate(narrow, k).dtype == jnp.float32
+    expected = hill(np.float32(narrow), k)
+    np.testing.assert_allclose(estimate(narrow, k), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("tail", [0.5, 1.6, 3.0])
 def test_hills_estimate_finds_the_index_of_pareto_draws(tail):
     # The log ratios are exponential: a standard error of tail / sqrt(k), 5.5 of them.
-    draws = symmetric_pareto(tail)(jax.random.key(0), (100_000,))
+    draws = np.random.default_rng(0).pareto(tail, 100_000).astype(np.float32) + 1
     for k in (1_000, 50_000):
-        estimate = float(tail_index_hill(draws, k))
-        assert abs(estimate - tail) <= 5.5 * tail / math.sqrt(k)
+        assert abs(float(estimate(draws, k)) - tail) <= 5.5 * tail / math.sqrt(k)
 
 
 def test_hills_estimate_tells_infinite_variance_from_finite():
-    keys = jax.random.split(jax.random.key(0))
-    assert tail_index_hill(symmetric_stable(1.2)(keys[0], (100_000,)), 500) < 2
-    assert tail_index_hill(gaussian()(keys[1], (100_000,)), 500) > 4
+    rng = np.random.default_rng(0)
+    assert estimate(rng.standard_t(1.2, 100_000).astype(np.float32), 1_000) < 1.5
+    assert estimate(rng.standard_normal(100_000).astype(np.float32), 1_000) > 4
 
 
 def tree_batch(rng, batch):
@@ -129,7 +130,7 @@ def tree_batch(rng, batch):
     }
 
 
-@pytest.mark.parametrize("batch", [1, 4, 7, 25])
+@pytest.mark.parametrize("batch", [1, 7, 25])
 def test_the_monitor_equals_a_ring_of_the_last_norms(batch):
     k, window = 3, 10
     rng = np.random.default_rng(batch)
@@ -172,8 +173,8 @@ def test_the_monitor_passes_empty_trees():
 def test_the_monitor_in_front_of_an_aggregator_sees_every_sample():
     optimizer = optax.chain(tail_index_monitor(20, 100), aggregate_median_of_means(5))
     params = jnp.zeros([])
-    draws = symmetric_pareto(0.8)(jax.random.key(0), (100,))
-    median, state = optimizer.update(draws, optimizer.init(params), params)
+    draws = np.random.default_rng(0).pareto(0.8, 100).astype(np.float32)
+    median, state = jax.jit(optimizer.update)(draws, optimizer.init(params), params)
     assert median.shape == ()
     np.testing.assert_allclose(state[0].tail_index, hill(draws, 20), rtol=1e-5)
 

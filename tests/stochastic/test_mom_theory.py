@@ -132,12 +132,12 @@ def test_the_bias_of_a_mixture_grows_with_the_share_of_the_skewed_law():
     rhos = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
 
     def quantile(u, rho):
-        cdf = lambda x: (  # noqa: E731
-            (1 - rho) * scipy.stats.cauchy.cdf(x)
-            + rho * scipy.stats.pareto.cdf(x + 1.6 / 0.6, 1.6)
-            - u
-        )
-        return scipy.optimize.brentq(cdf, -1e6, 1e6)
+        def excess(x):
+            shifted = max(x + 1.6 / 0.6, 1.0)
+            pareto, cauchy = 1 - shifted**-1.6, 0.5 + math.atan(x) / math.pi
+            return (1 - rho) * cauchy + rho * pareto - u
+
+        return scipy.optimize.brentq(excess, -1e6, 1e6)
 
     @jax.jit
     @jax.vmap
@@ -244,7 +244,7 @@ def assert_within_bounds(name, groups, sizes, repetitions, seed=0):
         assert abs(x.mean()) <= bias + 5.5 * x.std() / math.sqrt(x.size), (k, n)
 
 
-@pytest.mark.parametrize("name", ["pareto 0.75", "additive", "mixture 0.5"])
+@pytest.mark.parametrize("name", ["pareto 0.75", "mixture 0.5"])
 def test_moments_stay_within_their_bounds(name):
     assert_within_bounds(name, (7, 15), (1, 4), 5_000)
 
@@ -259,8 +259,8 @@ def test_moments_stay_within_their_bounds_on_the_whole_grid(name):
 def test_the_mean_of_the_same_draws_is_a_thousand_times_worse():
     # The mean's second moment is infinite: its empirical one is at least the largest
     # draw squared / 225 / 20,000, and P(largest < 1e6) < 1e-20.
-    noise = symmetric_pareto(0.625)
-    x = np.asarray(noise(jax.random.key(0), (15, 20_000)), np.float64)
+    draw = jax.jit(lambda key: symmetric_pareto(0.625)(key, (15, 20_000)))
+    x = np.asarray(draw(jax.random.key(0)), np.float64)
     middle = np.median(x, axis=0)
     assert np.mean(x.mean(axis=0) ** 2) >= 1e3 * np.mean(middle**2)
     assert np.mean(middle**2) <= second_moment_bound(15, 1, beta=0.5, s_beta=25.0)

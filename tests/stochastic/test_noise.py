@@ -35,9 +35,7 @@ DRAWS = 200_000
 @functools.cache
 def drawn(noise, seed=0):
     """Draws in float64, of a float32 sampler."""
-    # Student's t rejects in a loop, which takes its time.
-    size = DRAWS // 10 if noise is LAWS["student_t"][0] else DRAWS
-    sample = jax.jit(lambda key: noise(key, (size,)))(jax.random.key(seed))
+    sample = jax.jit(lambda key: noise(key, (DRAWS,)))(jax.random.key(seed))
     assert sample.dtype == jnp.float32
     return np.asarray(sample, np.float64)
 
@@ -84,7 +82,12 @@ STABLE = {
 # --- laws ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", LAWS)
+# JAX's own sampler of Student's t takes seconds to compile.
+T_LATER = pytest.param("student_t", marks=pytest.mark.slow)
+SAMPLED = [T_LATER if name == "student_t" else name for name in LAWS]
+
+
+@pytest.mark.parametrize("name", SAMPLED)
 def test_draws_follow_scipys_law(name):
     noise, law, _ = LAWS[name]
     assert scipy.stats.kstest(drawn(noise), law.cdf).pvalue > 1e-6
@@ -214,16 +217,16 @@ def counted(noises, thresholds, millions, seed=3):
 
 def test_stable_tails_are_not_cut():
     # P(|X| > x) = (2/pi) Gamma(a) sin(pi a/2) (s/x)^a, up to its square, any skew.
-    shares = np.array([1e-4, 1e-5, 2e-6])
+    shares = np.array([1e-4, 1e-5])
     thresholds = []
     for _, index, _, scale in STABLE.values():
         constant = 2 / math.pi * math.gamma(index) * math.sin(math.pi * index / 2)
         thresholds.append(scale * (constant / shares) ** (1 / index))
     noises = [noise for noise, *_ in STABLE.values()]
-    bad, counts = counted(noises, thresholds, millions=2)
+    bad, counts = counted(noises, thresholds, millions=1)
     assert not bad.any()
     # Each count is within the central 1 - 2e-7 of its Poisson law.
-    low, high = scipy.stats.poisson.ppf([[1e-7], [1 - 1e-7]], 2e6 * shares)
+    low, high = scipy.stats.poisson.ppf([[1e-7], [1 - 1e-7]], 1e6 * shares)
     assert np.all((low <= counts) & (counts <= high)), counts
 
 
@@ -293,7 +296,7 @@ def test_stable_moments_equal_an_integral_of_the_characteristic_function(name, s
     assert math.isclose(noise.beta_moment(q), expected, rel_tol=1e-6)
 
 
-@pytest.mark.parametrize("name", [*LAWS, *MIRRORED, *STABLE])
+@pytest.mark.parametrize("name", [*SAMPLED, *MIRRORED, *STABLE])
 def test_moments_equal_empirical_moments(name):
     # A quarter of the last moment: |X|^q itself has a finite fourth moment.
     noise = (LAWS | MIRRORED | STABLE)[name][0]

@@ -53,7 +53,7 @@ def median_matches_jax(sizes):
 
 
 def test_the_median_equals_jax_and_numpy_bit_for_bit():
-    median_matches_jax([*range(1, 10), 15, 16, 31, 65, 66])
+    median_matches_jax([1, 2, 3, 4, 5, 8, 9, 15, 31, 66])
 
 
 @pytest.mark.slow
@@ -68,8 +68,8 @@ def test_the_median_along_any_axis(axis):
 
 
 def test_the_median_of_a_vector_is_a_scalar():
-    assert exact_median(jnp.array([3.0, 1.0, 2.0])) == 2.0
-    assert exact_median(jnp.array([3.0, 1.0, 2.0, 10.0])) == 2.5
+    assert median(np.float32([3.0, 1.0, 2.0])) == 2.0
+    assert median(np.float32([3.0, 1.0, 2.0, 10.0])) == 2.5
 
 
 @pytest.mark.parametrize("size", [6, 7, 65])
@@ -152,7 +152,7 @@ def test_a_tree_is_reduced_leaf_by_leaf_and_keeps_its_dtypes():
         "w": jnp.asarray(heavy((6, 2, 2)), jnp.float32),
         "b": (jnp.asarray(heavy(6), jnp.bfloat16), jnp.zeros((6, 0)), None),
     }
-    reduced = median_of_means_tree(samples, 3)
+    reduced = jax.jit(lambda s: median_of_means_tree(s, 3))(samples)
     assert jax.tree.structure(reduced) == jax.tree.structure(samples)
     for ours, leaf in zip(
         jax.tree.leaves(reduced), jax.tree.leaves(samples), strict=True
@@ -294,10 +294,8 @@ def test_smoothing_acts_on_group_means_before_the_median():
 
 def test_the_smoothing_noise_follows_the_key():
     samples = {"a": jnp.zeros((3, 4)), "b": jnp.zeros((3, 4))}
-    draw = lambda seed: median_of_means_tree(  # noqa: E731
-        samples, 3, smoothing=1.0, key=jax.random.key(seed)
-    )
-    first, again, other = draw(0), draw(0), draw(1)
+    draw = jax.jit(lambda k: median_of_means_tree(samples, 3, smoothing=1.0, key=k))
+    first, again, other = (draw(jax.random.key(seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first["a"], again["a"])
     assert not np.any(first["a"] == other["a"])
     assert not np.any(first["a"] == first["b"])
@@ -307,7 +305,7 @@ def test_smoothing_may_be_traced():
     samples, key = jnp.asarray(heavy((5, 3)), jnp.float32), jax.random.key(0)
     thetas = jnp.array([0.0, 0.3, 1.0])
     run = lambda theta: mom(samples, 5, smoothing=theta, key=key)  # noqa: E731
-    swept = jax.vmap(run)(thetas)
+    swept = jax.jit(jax.vmap(run))(thetas)
     np.testing.assert_array_equal(swept[0], mom(samples, 5))
     np.testing.assert_allclose(swept[2], run(1.0), rtol=1e-6)
 
