@@ -18,8 +18,9 @@ class RunningSum(NamedTuple):
 
 def zero_sum(like: jax.ShapeDtypeStruct | Array) -> RunningSum:
     """The empty sum of values like ``like``, in float32 at least."""
-    zero = jnp.zeros(like.shape, statistics_dtype(like.dtype))
-    return RunningSum(zero, zero)
+    dtype = statistics_dtype(like.dtype)
+    # Two arrays, not one twice: a caller may donate them.
+    return RunningSum(jnp.zeros(like.shape, dtype), jnp.zeros(like.shape, dtype))
 
 
 def add(state: RunningSum, x: Num[Array, "..."]) -> RunningSum:

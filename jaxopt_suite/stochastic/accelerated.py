@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from optax.experimental import aggregating
 
 from jaxopt_suite.core.checks import check_integer, check_interval
 from jaxopt_suite.core.trees import clip_to_norm, statistics_dtype
 from jaxopt_suite.stochastic.aggregators import (
+    AxisName,
     aggregate_median_of_means,
     as_aggregator,
 )
@@ -46,11 +47,16 @@ class RestartedClippedSSTMState(NamedTuple):
 
 
 def _start(params) -> ClippedSSTMState:
-    wide = jax.tree.map(
-        lambda p: jnp.asarray(p, statistics_dtype(jnp.result_type(p))), params
-    )
+    def wide(p):
+        # A copy: a caller may donate the state and keep the parameters.
+        return jnp.array(p, statistics_dtype(jnp.result_type(p)))
+
+    dtypes = [jnp.result_type(p) for p in jax.tree.leaves(params)]
     return ClippedSSTMState(
-        jnp.zeros([], jnp.int32), wide, wide, jnp.zeros([], jnp.float32)
+        count=jnp.zeros([], jnp.int32),
+        y=jax.tree.map(wide, params),
+        z=jax.tree.map(wide, params),
+        a_sum=jnp.zeros([], jnp.result_type(jnp.float32, *dtypes)),
     )
 
 
@@ -212,7 +218,10 @@ def mom_clipped_sstm(
     smoothness: Scalar,
     a: Scalar = 1.0,
     clip_b: Scalar = jnp.inf,
-    **median_of_means: Any,
+    *,
+    smoothing: Scalar = 0.0,
+    key: PRNGKeyArray | None = None,
+    axis_name: AxisName | None = None,
 ) -> aggregating.Aggregator:
     """Clipped SSTM on the median of means of per-example gradients.
 
@@ -221,8 +230,10 @@ def mom_clipped_sstm(
         smoothness: as :func:`clipped_sstm`, like ``a`` and ``clip_b``.
         a: see there.
         clip_b: see there.
-        **median_of_means: ``smoothing``, ``key`` and ``axis_name`` of
-            :func:`~jaxopt_suite.stochastic.aggregate_median_of_means`.
+        smoothing: as :func:`~jaxopt_suite.stochastic.aggregate_median_of_means`, like
+            ``key`` and ``axis_name``.
+        key: see there.
+        axis_name: see there.
 
     Raises:
         ValueError: as its two links.
@@ -238,7 +249,9 @@ def mom_clipped_sstm(
     """
     return as_aggregator(
         optax.chain(
-            aggregate_median_of_means(num_groups, **median_of_means),
+            aggregate_median_of_means(
+                num_groups, smoothing=smoothing, key=key, axis_name=axis_name
+            ),
             clipped_sstm(smoothness, a, clip_b),
         )
     )

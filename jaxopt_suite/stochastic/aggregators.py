@@ -108,7 +108,9 @@ def aggregate_median_of_means(
 
     def init(params) -> Any:
         del params
-        return MedianOfMeansState(key if smooths else None, jnp.zeros([], jnp.int32))
+        # A copy: a caller may donate the state, and the factory keeps its key.
+        own_key = jax.random.clone(key) if smooths and key is not None else None
+        return MedianOfMeansState(own_key, jnp.zeros([], jnp.int32))
 
     def update(updates, state, params=None, **extra_args) -> Any:
         del params, extra_args

@@ -2,14 +2,16 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 from optax.experimental import aggregating
 
 from jaxopt_suite.core.checks import check_interval
 from jaxopt_suite.core.trees import clip_to_norm
 from jaxopt_suite.stochastic.aggregators import (
+    AxisName,
     aggregate_median_of_means,
     as_aggregator,
 )
@@ -96,7 +98,10 @@ def mom_clipped_sgd(
     learning_rate: optax.ScalarOrSchedule,
     max_norm: optax.ScalarOrSchedule,
     num_groups: int,
-    **median_of_means: Any,
+    *,
+    smoothing: float | Float[Array, ""] = 0.0,
+    key: PRNGKeyArray | None = None,
+    axis_name: AxisName | None = None,
 ) -> aggregating.Aggregator:
     """Clipped SGD on the median of means of per-example gradients.
 
@@ -104,8 +109,10 @@ def mom_clipped_sgd(
         learning_rate: step size, a number or schedule; may be traced.
         max_norm: clipping level > 0, likewise.
         num_groups: a positive odd divisor of the batch size; static.
-        **median_of_means: ``smoothing``, ``key`` and ``axis_name`` of
-            :func:`~jaxopt_suite.stochastic.aggregate_median_of_means`.
+        smoothing: as :func:`~jaxopt_suite.stochastic.aggregate_median_of_means`, like
+            ``key`` and ``axis_name``.
+        key: see there.
+        axis_name: see there.
 
     Raises:
         ValueError: as its two links.
@@ -121,10 +128,24 @@ def mom_clipped_sgd(
     """
     return as_aggregator(
         optax.chain(
-            aggregate_median_of_means(num_groups, **median_of_means),
+            aggregate_median_of_means(
+                num_groups, smoothing=smoothing, key=key, axis_name=axis_name
+            ),
             clipped_sgd(learning_rate, max_norm),
         )
     )
+
+
+def _keep_dtype(
+    inner: optax.GradientTransformation,
+) -> optax.GradientTransformation:
+    """Casts what ``inner`` returns to the dtypes of what it was given."""
+
+    def update(updates, state, params=None):
+        moved, state = inner.update(updates, state, params)
+        return jax.tree.map(lambda m, u: m.astype(u.dtype), moved, updates), state
+
+    return optax.GradientTransformation(inner.init, update)
 
 
 def normalized_sgd_momentum(
@@ -152,7 +173,7 @@ def normalized_sgd_momentum(
     check_interval("b1", b1, 0.0, 1.0, closed="[)")
     return optax.with_extra_args_support(
         optax.chain(
-            optax.ema(b1, debias=False, accumulator_dtype=jnp.float32),
+            _keep_dtype(optax.ema(b1, debias=False, accumulator_dtype=jnp.float32)),
             normalize(),
             optax.scale_by_learning_rate(learning_rate),
         )

@@ -40,7 +40,8 @@ def add_noise_to_gradient(
 
     def init(params):
         del params
-        return AddNoiseToGradientState(key)
+        # A copy: a caller may donate the state, and the factory keeps its key.
+        return AddNoiseToGradientState(jax.random.clone(key))
 
     def update(updates, state, params=None, **extra_args):
         del params, extra_args

@@ -268,6 +268,8 @@ def geometric_median(
             lambda x: jnp.tensordot(weights.astype(x.dtype), x, axes=1), means
         )
 
+    if not jax.tree.leaves(means):
+        return samples
     centre = jax.tree.map(exact_median, means)
     centre = jax.lax.fori_loop(0, num_iters, reweight, centre)
     return jax.tree.map(lambda m, x: m.astype(x.dtype), centre, samples)
@@ -365,6 +367,8 @@ def clip_then_mean(
     check_interval("max_norm", max_norm, 0.0, closed="(]")
     check_floating("samples", samples)
     leading_size("samples", samples)
+    if not jax.tree.leaves(samples):
+        return samples
     wide = jax.tree.map(lambda x: x.astype(statistics_dtype(x.dtype)), samples)
     clipped = jax.vmap(lambda sample: clip_to_norm(sample, max_norm))(wide)
     return jax.tree.map(lambda c, x: c.mean(axis=0).astype(x.dtype), clipped, samples)

@@ -55,8 +55,8 @@ class Subject:
 
     @property
     def num_lanes(self) -> int:
-        """Two lanes per device, on at most eight devices."""
-        return 2 * min(8, jax.local_device_count())
+        """An even number: as many as devices, at most eight and at least two."""
+        return max(2, 2 * (min(8, jax.local_device_count()) // 2))
 
     def values(self, lane: int) -> dict[str, Any]:
         """Concrete hyperparameters of a lane: Python floats, arrays and the key."""
@@ -85,8 +85,8 @@ class Subject:
         """What the rule ``traceable`` traces: by default a whole walk."""
         return self.walk(self.build(self.values(0)), data)
 
-    def run(self, values: Mapping[str, Any], data: tuple[Any, Any]) -> Any:
-        """Builds the method and scans it: stacked outputs and the last carry."""
+    def scan(self, values: Mapping[str, Any], data: tuple[Any, Any]) -> Any:
+        """Builds the method and scans its steps: all outputs and the last carry."""
         method = self.build(values)
         start, inputs = data
 
@@ -94,8 +94,7 @@ class Subject:
             outputs, carry = self.step(method, carry, now)
             return carry, outputs
 
-        carry, outputs = jax.lax.scan(body, self.begin(method, start), inputs)
-        return outputs, carry
+        return jax.lax.scan(body, self.begin(method, start), inputs)
 
     def traced_step(self, values: Mapping[str, Any], carry: Any, inputs: Any) -> Any:
         """One step of a new instance; counts how often it is traced."""
@@ -107,53 +106,64 @@ class Subject:
         """The step with traced hyperparameters and a donated carry, compiled once."""
         return jax.jit(self.traced_step, donate_argnums=1)
 
-    def steps(self, values: Any, carry: Any, inputs: Any) -> Any:
-        """A loop over the jitted step, which takes ``carry`` away."""
-        outputs = []
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Some donated buffers")
-            for t in range(NUM_STEPS):
-                output, carry = self.jitted(as_arrays(values), carry, at(inputs, t))
-                outputs.append(output)
-        return stack(outputs), carry
-
     @functools.cached_property
     def eager(self) -> tuple[list[Any], list[Any]]:
         """The Python loop of lane 0, run once for all rules."""
         return self.walk(self.build(self.values(0)), self.data(0))
 
+    def compiled(self, lane: int, carry: Any) -> tuple[list[Any], list[Any]]:
+        """All outputs and, but for the first, all carries of a loop of jitted steps.
+
+        ``carry`` is donated; the carries returned are copies that nothing else holds.
+        """
+        values, (_, inputs) = as_arrays(self.values(lane)), self.data(lane)
+        outputs, carries = [], []
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Some donated buffers")
+            for t in range(NUM_STEPS):
+                output, carry = self.jitted(values, carry, at(inputs, t))
+                outputs.append(output)
+                carries.append(jax.tree.map(jnp.copy, carry))
+        return outputs, carries
+
     @functools.cached_property
     def lanes(self) -> list[Any]:
-        """What the jitted loop gives for each lane."""
+        """What the loop of jitted steps gives for each lane."""
         lanes = []
         for lane in range(self.num_lanes):
-            values, (start, inputs) = self.values(lane), self.data(lane)
-            carry = self.begin(self.build(values), as_arrays(start))
-            # The loop takes its carry away, so it gets one that nothing else holds.
-            lanes.append(self.steps(values, jax.tree.map(jnp.copy, carry), inputs))
+            start, _ = self.data(lane)
+            carry = self.begin(self.build(self.values(lane)), as_arrays(start))
+            lanes.append(self.compiled(lane, jax.tree.map(jnp.copy, carry)))
         return lanes
 
-    def stacked(self, lanes: Iterable[int]) -> tuple[Any, Any]:
-        """Values and data of some lanes, with a leading lane axis."""
-        return stack([(self.values(lane), self.data(lane)) for lane in lanes])
+    @functools.cached_property
+    def last_step(self) -> tuple[Any, Any]:
+        """Arguments and result of the last step, stacked over the lanes."""
+        arguments, results = [], []
+        for lane, (outputs, carries) in enumerate(self.lanes):
+            now = at(self.data(lane)[1], NUM_STEPS - 1)
+            arguments.append((self.values(lane), carries[-2], now))
+            results.append((outputs[-1], carries[-1]))
+        return stack(arguments), stack(results)
 
     @functools.cached_property
     def sharded_problem(self) -> Exception | None:
-        """What goes wrong when lanes are vmapped on each device, sharded over them."""
+        """What goes wrong when steps are vmapped on each device, sharded over them."""
         devices = jax.local_devices()[: self.num_lanes // 2]
         auto = (jax.sharding.AxisType.Auto,)
         mesh = jax.make_mesh((len(devices),), ("lanes",), auto, devices=devices)
         # Lanes never meet, so there is nothing for the replication check to find.
         sharded = jax.shard_map(
-            jax.vmap(self.run),
+            jax.vmap(self.traced_step),
             mesh=mesh,
             in_specs=jax.P("lanes"),
             out_specs=jax.P("lanes"),
             check_vma=False,
         )
+        arguments, expected = self.last_step
         try:
-            got = jax.jit(sharded)(*self.stacked(range(self.num_lanes)))
-            require_close("sharded result", got, stack(self.lanes), self.tolerance)
+            got = jax.jit(sharded)(*arguments)
+            require_close("sharded result", got, expected, self.tolerance)
         except Exception as error:
             return error
         return None

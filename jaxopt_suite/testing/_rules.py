@@ -25,7 +25,6 @@ from jaxopt_suite.testing._common import (
     require_close,
     require_difference,
     require_same_type,
-    stack,
 )
 
 
@@ -139,10 +138,10 @@ def one_trace(subject: Subject) -> None:
     No Python branch, float(), hash or static_argnames on one; use jnp.where, and checks
     that step aside for tracers.
     """
-    jax.eval_shape(subject.run, *as_arrays((subject.values(0), subject.data(0))))
-    if len(subject.lanes) != len(subject.traces) * subject.num_lanes:
-        count = len(subject.traces)
-        raise AssertionError(f"{subject.num_lanes} sets of values took {count} traces")
+    jax.eval_shape(subject.scan, *as_arrays((subject.values(0), subject.data(0))))
+    sets, traces = len(subject.lanes), len(subject.traces)
+    if traces != 1:
+        raise AssertionError(f"{sets} sets of values took {traces} traces")
 
 
 def jit_equals_eager(subject: Subject) -> None:
@@ -155,25 +154,29 @@ def jit_equals_eager(subject: Subject) -> None:
     walks = {0: subject.eager}
     walks[last] = subject.walk(subject.build(subject.values(last)), subject.data(last))
     for lane, (outputs, carries) in walks.items():
-        got, expected = subject.lanes[lane], (stack(outputs), carries[-1])
-        name = f"with {subject.values(lane)}: result"
-        require_close(name, got, expected, subject.tolerance)
+        name = f"with {subject.values(lane)}: (outputs, carries)"
+        expected = outputs, carries[1:]
+        require_close(name, subject.lanes[lane], expected, subject.tolerance)
 
 
 def vmap_equals_loop(subject: Subject) -> None:
-    """A vmapped scan over seeds and hyperparameters gives the numbers of a loop.
+    """Steps vmapped over seeds and hyperparameters give the numbers of a loop.
 
     Look for shapes that count on a missing batch axis, and for state outside the state.
     """
-    # Where the sharded run agrees, its vmap does: one compile serves two rules.
+    # Where the sharded step agrees, its vmap does: one compile serves two rules.
     if jax.local_device_count() > 1 and subject.sharded_problem is None:
         return
-    got = jax.jit(jax.vmap(subject.run))(*subject.stacked(range(subject.num_lanes)))
-    require_close("vmapped result", got, stack(subject.lanes), subject.tolerance)
+    arguments, expected = subject.last_step
+    got = jax.jit(jax.vmap(subject.traced_step))(*arguments)
+    require_close("vmapped result", got, expected, subject.tolerance)
+
+
+_ONE_DEVICE = "one device: force more with XLA_FLAGS to run this rule"
 
 
 def shard_map_equals_loop(subject: Subject) -> str | None:
-    """Lanes laid over devices by jax.shard_map give the numbers of one device.
+    """Steps laid over devices by jax.shard_map give the numbers of one device.
 
     Look for a layout, a mesh or a device that the method chooses itself.
     """
@@ -184,17 +187,13 @@ def shard_map_equals_loop(subject: Subject) -> str | None:
     return None
 
 
-_ONE_DEVICE = "one device: force more with XLA_FLAGS to run this rule"
-
-
 def pmap_equals_loop(subject: Subject) -> str | None:
-    """One lane per device under jax.pmap gives the numbers of one device."""
+    """Steps laid over devices by jax.pmap give the numbers of one device."""
     if jax.local_device_count() == 1:
         return _ONE_DEVICE
-    devices = jax.local_devices()[: subject.num_lanes // 2]
-    lanes = range(len(devices))
-    got = jax.pmap(subject.run, devices=devices)(*subject.stacked(lanes))
-    expected = stack([subject.lanes[lane] for lane in lanes])
+    arguments, expected = subject.last_step
+    devices = jax.local_devices()[: subject.num_lanes]
+    got = jax.pmap(subject.traced_step, devices=devices)(*arguments)
     require_close("pmapped result", got, expected, subject.tolerance)
     return None
 
@@ -205,14 +204,12 @@ def donation(subject: Subject) -> None:
     Put no array of params or of the factory's closure into the state without jnp.copy,
     and none twice: donation deletes it.
     """
-    values = subject.values(0)
-    method = subject.build(values)
+    method = subject.build(subject.values(0))
     for _ in range(2):  # the second start finds what the first has given away
-        start, inputs = subject.data(0)
-        start = jax.tree.map(jnp.copy, as_arrays(start))
-        carry = subject.begin(method, start)
+        start, _ = subject.data(0)
+        carry = subject.begin(method, jax.tree.map(jnp.copy, as_arrays(start)))
         _require_own_memory(carry)
-        got = subject.steps(values, carry, inputs)
+        got = subject.compiled(0, carry)
         require_close("result", got, subject.lanes[0], subject.tolerance)
 
 

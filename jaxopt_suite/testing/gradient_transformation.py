@@ -135,7 +135,7 @@ def check_gradient_transformation(
         hyperparameters: the numeric ones, which may be traced: a value, or a pair of
             valid values to sweep between. A single value v is swept down to 0.8 v.
         static: all other arguments.
-        params: parameters to run on; default a dict of a matrix, a vector and a scalar.
+        params: parameters to run on; default a dict of a matrix and a scalar.
         num_samples: size of the leading sample axis that the updates must carry (the
             result then has the parameters' shape), None for ordinary updates.
         extra_args: ``(key, params, updates) -> dict`` of extra arguments of ``update``.
@@ -160,7 +160,7 @@ def check_gradient_transformation(
     """
     if params is None:
         rng = np.random.default_rng(0)
-        shapes = {"w": (2, 3), "b": (3,), "scale": ()}
+        shapes = {"b": (), "w": (2, 3)}
         params = {k: rng.standard_normal(s) for k, s in shapes.items()}
     subject = _Gradient(
         factory,

@@ -249,15 +249,17 @@ def refuses_schedules(rate: optax.ScalarOrSchedule):
     return stateless(zero, lambda u, v: (scaled(u, rate), v))
 
 
-def counts_leaves(rate):
-    """Keeps the number of leaves in its closure. >>> counts_leaves(0.1)"""
+def rebuilds_tuples(rate):
+    """Knows no NamedTuple among the nodes. >>> rebuilds_tuples(0.1)"""
 
-    def update(updates, value):
-        if len(jax.tree.leaves(updates)) == 2:
-            raise ValueError("two leaves")
-        return scaled(updates, rate), value
+    def rebuild(tree):
+        if isinstance(tree, dict):
+            return {name: rebuild(child) for name, child in tree.items()}
+        if isinstance(tree, (list, tuple)):
+            return type(tree)([rebuild(child) for child in tree])
+        return jax.tree.map(lambda x: x * rate, tree)
 
-    return stateless(zero, update)
+    return stateless(zero, lambda u, v: (rebuild(u), v))
 
 
 def keeps_samples():

@@ -49,7 +49,7 @@ BROKEN_GRADIENT_TRANSFORMATIONS = [
     ("accepts_extra_args", broken.closed_signature, {}),
     ("inject_hyperparams", broken.open_signature, {}),
     ("schedules", broken.refuses_schedules, {}),
-    ("masked", broken.counts_leaves, {}),
+    ("masked", broken.rebuilds_tuples, {}),
     ("update_shape", broken.keeps_samples, {"hyperparameters": {}, "num_samples": 4}),
     ("update_shape", broken.reduces_untold, {"hyperparameters": {}, "num_samples": 4}),
 ]

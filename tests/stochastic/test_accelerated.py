@@ -98,12 +98,13 @@ def test_fifty_steps_equal_a_transcription_of_the_pseudocode(
 
 def test_the_first_query_is_the_start_and_a_zero_gradient_keeps_it():
     optimizer = clipped_sstm(1.0, clip_b=1.0)
-    x = {"w": jnp.array([1.0, 2.0]), "b": jnp.array(3.0)}
-    updates, state = optimizer.update(
-        jax.tree.map(jnp.zeros_like, x), optimizer.init(x), x
-    )
-    for leaf in jax.tree.leaves(updates):
-        np.testing.assert_array_equal(leaf, jnp.zeros_like(leaf))
+    x = {"w": np.float32([1.0, 2.0]), "b": np.float32(3.0)}
+    zero = jax.tree.map(np.zeros_like, x)
+    updates, state = jax.jit(optimizer.update)(zero, optimizer.init(x), x)
+    for update, old in zip(
+        jax.tree.leaves(updates), jax.tree.leaves(zero), strict=True
+    ):
+        np.testing.assert_array_equal(update, old)
     np.testing.assert_array_equal(sstm_eval_params(state, x)["w"], x["w"])
 
 
@@ -152,27 +153,24 @@ def test_hyperparameters_may_be_traced_in_one_trace():
     def run(smoothness, a, clip_b, period):
         nonlocal traces
         traces += 1
-        plain = scanned(clipped_sstm(smoothness, a, clip_b), noise, np.float32)
-        restarted = restarted_clipped_sstm(smoothness, period, a, clip_b)
-        return plain[1][-1], scanned(restarted, noise, np.float32)[1][-1]
+        optimizer = restarted_clipped_sstm(smoothness, period, a, clip_b)
+        return scanned(optimizer, noise, np.float32)[1]
 
-    swept = jax.jit(jax.vmap(run))(
-        jnp.array([1.0, 2.0]),
-        jnp.array([1.0, 3.0]),
-        jnp.array([0.5, jnp.inf]),
-        jnp.array([4, 5]),
-    )
+    arguments = [(1.0, 1.0, 0.5, 4), (2.0, 1.5, np.inf, 5)]
+    swept = jax.jit(jax.vmap(run))(*map(jnp.array, zip(*arguments, strict=True)))
     assert traces == 1
-    alone = jax.jit(lambda: run(2.0, 3.0, math.inf, 5))()
-    np.testing.assert_allclose(swept[0][1], alone[0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(swept[1][1], alone[1], rtol=1e-4, atol=1e-5)
+    for y, (smoothness, a, clip_b, period) in zip(swept, arguments, strict=True):
+        _, expected = transcription(noise, a * smoothness, clip_b, period)
+        np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+    plain = lambda L, a, b: scanned(clipped_sstm(L, a, b), noise, np.float32)  # noqa: E731
+    jax.eval_shape(plain, 1.0, 1.0, 1.0)
 
 
 def test_narrow_parameters_keep_their_dtype_and_wide_statistics():
     params = {"w": jnp.ones(3, jnp.bfloat16), "b": jnp.ones([])}
     for optimizer in (clipped_sstm(1.0), restarted_clipped_sstm(1.0, 2)):
         state = optimizer.init(params)
-        updates, new_state = optimizer.update(params, state, params)
+        updates, new_state = jax.jit(optimizer.update)(params, state, params)
         dtypes = lambda tree: jax.tree.map(lambda x: x.dtype, tree)  # noqa: E731
         assert dtypes(updates) == dtypes(params)
         assert dtypes(new_state) == dtypes(state)

@@ -114,13 +114,6 @@ def test_mom_clipped_sgd_clips_the_median_of_means():
     np.testing.assert_allclose(updates, expected, rtol=1e-5)
 
 
-def test_mom_clipped_sgd_takes_the_options_of_the_median():
-    key, samples = jax.random.key(0), jnp.zeros((3, 50))
-    optimizer = mom_clipped_sgd(1.0, jnp.inf, 3, smoothing=0.2, key=key)
-    updates, _ = jax.jit(optimizer.update)(samples, optimizer.init(jnp.zeros(50)))
-    assert 0.01 < float(jnp.std(updates)) < 0.4
-
-
 def one_run(key, learning_rate, max_norm, steps=25):
     """The last iterate on |x - 1|^2 / 2 with Cauchy noise, 5 samples a step."""
     optimizer = mom_clipped_sgd(learning_rate, max_norm, 5)
@@ -158,9 +151,6 @@ def test_seeds_and_hyperparameters_swept_together_equal_the_loop_in_one_trace():
         i, j = divmod(lane, 16)
         expected = alone(keys[i], rates[j], norms[j])
         np.testing.assert_allclose(swept[i, j], expected, rtol=1e-4, atol=1e-5)
-    # The hyperparameters as Python numbers, which the factories check.
-    expected = jax.jit(lambda key: one_run(key, 0.1, 3.0))(keys[3])
-    np.testing.assert_allclose(swept[3, 6], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_hyperparameters_may_be_injected():

@@ -78,15 +78,6 @@ def test_the_oracle_returns_independent_noisy_copies_of_the_gradient():
     assert abs(scipy.stats.spearmanr(noise[1:, 0], noise[:-1, 0]).statistic) <= 0.039
 
 
-def test_the_oracle_may_be_swept_over_keys_and_laws():
-    keys, scales = jax.random.split(jax.random.key(0), 3), jnp.array([0.0, 1.0, 2.0])
-    draw = lambda key, s: noisy_oracle(lambda x: x, cauchy(s), 5)(key, jnp.ones(2))  # noqa: E731
-    swept = jax.jit(jax.vmap(draw))(keys, scales)
-    np.testing.assert_array_equal(swept[0], np.ones((5, 2)))
-    alone = jax.jit(lambda key: draw(key, 2.0))(keys[2])
-    np.testing.assert_allclose(swept[2], alone, rtol=1e-5)
-
-
 # --- the tail index -----------------------------------------------------------------
 
 

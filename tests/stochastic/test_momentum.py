@@ -10,23 +10,25 @@ from jaxopt_suite.stochastic import normalize, storm, symmetric_stable
 
 
 def applied(transformation, updates, **extra):
-    return transformation.update(updates, transformation.init(updates), **extra)[0]
+    state = transformation.init(updates)
+    return jax.jit(transformation.update)(updates, state, **extra)[0]
 
 
 # --- normalization ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("size", [1e-20, 1.0, 1e30])
-def test_updates_become_a_unit_vector_over_the_whole_tree(size, compiled):
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e30, 4e37])
+def test_updates_become_a_unit_vector_over_the_whole_tree(size):
     tree = {
         "w": jnp.float32(size) * jnp.array([[3.0], [0.0]]),
         "b": -4 * jnp.float32(size),
     }
-    run = lambda tree: applied(normalize(eps=0.0), tree)  # noqa: E731
-    unit = jax.jit(run)(tree) if compiled else run(tree)
-    np.testing.assert_allclose(unit["w"], [[0.6], [0.0]], rtol=1e-6)
-    np.testing.assert_allclose(unit["b"], -0.8, rtol=1e-6)
+    transformation = normalize(eps=0.0)
+    state = transformation.init(tree)
+    for update in (transformation.update, jax.jit(transformation.update)):
+        unit, _ = update(tree, state)
+        np.testing.assert_allclose(unit["w"], [[0.6], [0.0]], rtol=1e-6)
+        np.testing.assert_allclose(unit["b"], -0.8, rtol=1e-6)
 
 
 def test_a_spike_in_one_entry_leaves_a_unit_vector():
@@ -48,7 +50,8 @@ def test_up_to_eps_a_norm_counts_as_zero():
     x = jnp.array([3.0, 4.0])
     np.testing.assert_array_equal(applied(normalize(eps=5.0), x), jnp.zeros(2))
     np.testing.assert_allclose(applied(normalize(eps=4.99), x), [0.6, 0.8], rtol=1e-6)
-    swept = jax.vmap(lambda eps: applied(normalize(eps), x))(jnp.array([4.99, 5.0]))
+    sweep = jax.jit(jax.vmap(lambda eps: applied(normalize(eps), x)))
+    swept = sweep(jnp.array([4.99, 5.0]))
     np.testing.assert_allclose(swept, [[0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
 
 
@@ -130,10 +133,10 @@ def test_beta_may_be_traced_and_a_tree_keeps_its_dtypes():
         return transformation.update(tree, state, updates_prev=prev)
 
     # v = 1 + (1 - beta) (1 - 3).
-    swept, states = jax.vmap(second)(jnp.array([0.25, 1.0]))
+    swept, states = jax.jit(jax.vmap(second))(jnp.array([0.25, 1.0]))
     np.testing.assert_array_equal(swept["b"], [-0.5, 1.0])
     np.testing.assert_array_equal(states.count, [2, 2])
-    alone, state = second(0.25)
+    alone, state = jax.jit(lambda: second(0.25))()
     assert alone["a"].dtype == jnp.bfloat16
     np.testing.assert_array_equal(alone["a"], swept["a"][0])
     assert {x.dtype for x in jax.tree.leaves(state.estimate)} == {jnp.dtype("float32")}
@@ -142,7 +145,8 @@ def test_beta_may_be_traced_and_a_tree_keeps_its_dtypes():
 def test_it_works_in_a_chain_that_passes_the_previous_gradient_on():
     optimizer = optax.chain(storm(0.5), normalize(), optax.sgd(1.0))
     x = jnp.array([3.0, 4.0])
-    updates, _ = optimizer.update(x, optimizer.init(x), x, updates_prev=x)
+    update = jax.jit(optimizer.update)
+    updates, _ = update(x, optimizer.init(x), x, updates_prev=x)
     np.testing.assert_allclose(updates, [-0.6, -0.8], rtol=1e-6)
 
 
@@ -184,8 +188,8 @@ def test_the_stationary_error_has_the_scale_of_a_stable_law(beta, known):
 
 @pytest.mark.slow
 def test_the_error_of_the_mean_of_agents_falls_with_their_stable_power():
-    # The slope has a standard error of 0.002.
-    agents = np.array([1, 4, 16, 64, 256])
+    # The slope has a standard error of 0.003.
+    agents = np.array([1, 4, 16, 64])
     errors = [stationary_ratio(0.5, 20_000, n, seed=n) for n in agents]
     slope = np.polyfit(np.log(agents), np.log(errors), 1)[0]
     assert abs(slope + (1 - 1 / 1.5)) <= 0.03

@@ -86,21 +86,22 @@ def test_narrow_draws_are_rounded_float32_draws():
 
 def test_the_key_decides_the_draw_and_a_scalar_is_the_default_shape():
     noise = cauchy()
-    first, again = (noise(jax.random.key(0), [2, 3]) for _ in range(2))
+    draw = jax.jit(lambda key: noise(key, [2, 3]))
+    first, again = (draw(jax.random.key(0)) for _ in range(2))
     np.testing.assert_array_equal(first, again)
     assert first.shape == (2, 3)
-    assert not np.any(first == noise(jax.random.key(1), (2, 3)))
-    assert noise(jax.random.key(0)).shape == ()
-    assert noise(jax.random.key(0), (0, 2)).shape == (0, 2)
+    assert not np.any(first == draw(jax.random.key(1)))
+    assert jax.eval_shape(lambda key: noise(key), jax.random.key(0)).shape == ()
+    assert jax.jit(lambda key: noise(key, (0, 2)))(jax.random.key(0)).shape == (0, 2)
 
 
 def test_scale_zero_draws_zeros_and_scale_multiplies_the_draw():
     key = jax.random.key(0)
     for family in (gaussian, cauchy, centred_exponential):
-        np.testing.assert_array_equal(family(0.0)(key, (9,)), np.zeros(9))
-        np.testing.assert_allclose(
-            family(3.0)(key, (9,)), 3.0 * family()(key, (9,)), rtol=1e-6
-        )
+        draw = jax.jit(lambda key: [family(s)(key, (9,)) for s in (0.0, 3.0, 1.0)])
+        none, three, one = draw(key)
+        np.testing.assert_array_equal(none, np.zeros(9))
+        np.testing.assert_allclose(three, 3 * np.asarray(one), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
