@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from optax.experimental import aggregating
 
-from jaxopt_suite.core.checks import check_integer, check_interval
+from jaxopt_suite.core.checks import check_integer, check_interval, is_concrete
 from jaxopt_suite.core.trees import clip_to_norm, statistics_dtype
 from jaxopt_suite.stochastic.aggregators import (
     AxisName,
@@ -185,8 +186,8 @@ def restarted_clipped_sstm(
     Source: Gorbunov, Danilova, Gasnikov (2020), arXiv 2005.10785.
     """
     _check(smoothness, a, clip_b)
-    if isinstance(period, (int, float)):
-        check_integer("period", period)
+    if is_concrete(period):
+        check_integer("period", np.asarray(period).item())
 
     def init(params):
         return RestartedClippedSSTMState(_start(params), jnp.zeros([], jnp.int32))
@@ -195,7 +196,8 @@ def restarted_clipped_sstm(
         del extra_args
         if params is None:
             raise ValueError("restarted_clipped_sstm: update needs params=, got None")
-        bound = clip_b * 2.0 ** (-state.stage / 2)
+        stage = state.stage.astype(state.inner.a_sum.dtype)
+        bound = clip_b * 2.0 ** (-stage / 2)
         inner, query = _advance(
             updates, state.inner, jnp.asarray(a * smoothness), bound
         )

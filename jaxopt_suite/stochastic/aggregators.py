@@ -136,6 +136,8 @@ def _next(count: Int[Array, ""]) -> Int[Array, ""]:
 
 def _device_group_means(updates, num_groups: int, axis_name: AxisName):
     """Means of all groups from each device's samples, the same on every device."""
+    if not jax.tree.leaves(updates):
+        return updates
     check_floating("updates", updates)
     local = leading_size("updates", updates)
     devices = jax.lax.axis_size(axis_name)

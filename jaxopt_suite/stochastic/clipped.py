@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from optax.experimental import aggregating
 
 from jaxopt_suite.core.checks import check_interval
-from jaxopt_suite.core.trees import clip_to_norm
+from jaxopt_suite.core.trees import clip_to_norm, statistics_dtype
 from jaxopt_suite.stochastic.aggregators import (
     AxisName,
     aggregate_median_of_means,
@@ -136,16 +136,32 @@ def mom_clipped_sgd(
     )
 
 
-def _keep_dtype(
-    inner: optax.GradientTransformation,
-) -> optax.GradientTransformation:
-    """Casts what ``inner`` returns to the dtypes of what it was given."""
+class AverageGradientState(NamedTuple):
+    """The average of past gradients, at least float32."""
+
+    average: PyTree[Float[Array, "..."]]
+
+
+def _average_gradient(b1) -> optax.GradientTransformation:
+    """``optax.ema`` without bias correction: wide inside, narrow outside."""
+
+    def init(params):
+        return AverageGradientState(
+            jax.tree.map(
+                lambda p: jnp.zeros(jnp.shape(p), statistics_dtype(jnp.result_type(p))),
+                params,
+            )
+        )
 
     def update(updates, state, params=None):
-        moved, state = inner.update(updates, state, params)
-        return jax.tree.map(lambda m, u: m.astype(u.dtype), moved, updates), state
+        del params
+        average = jax.tree.map(
+            lambda v, u: (b1 * v + (1 - b1) * u).astype(v.dtype), state.average, updates
+        )
+        updates = jax.tree.map(lambda v, u: v.astype(u.dtype), average, updates)
+        return updates, AverageGradientState(average)
 
-    return optax.GradientTransformation(inner.init, update)
+    return optax.GradientTransformation(init, update)
 
 
 def normalized_sgd_momentum(
@@ -173,7 +189,7 @@ def normalized_sgd_momentum(
     check_interval("b1", b1, 0.0, 1.0, closed="[)")
     return optax.with_extra_args_support(
         optax.chain(
-            _keep_dtype(optax.ema(b1, debias=False, accumulator_dtype=jnp.float32)),
+            _average_gradient(b1),
             normalize(),
             optax.scale_by_learning_rate(learning_rate),
         )

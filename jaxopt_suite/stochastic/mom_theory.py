@@ -8,8 +8,7 @@ takes :math:`A` with probability :math:`\rho` is covered with :math:`(1-\rho)^{1
 s_\beta` and :math:`\rho^{1/\alpha} s_\alpha`.
 
 Source: Puchkin, Gorbunov, Kutuzov, Gasnikov, "Breaking the Heavy-Tailed Noise Barrier
-    in
-Stochastic Optimization Problems" (2023), arXiv 2311.04161, for the setting; the
+in Stochastic Optimization Problems" (2023), arXiv 2311.04161, for the setting; the
 constants follow from the tail of an order statistic and the inequality of von Bahr and
 Esseen.
 """
@@ -214,7 +213,7 @@ def plan_groups(
 
     Example:
         >>> plan_groups(105, beta=1.0, s_beta=1.0, alpha=1.5, s_alpha=0.0)
-        (15, 7)
+        (7, 15)
     """
     check_integer("budget", budget)
     _check_laws(beta, s_beta, alpha, s_alpha)
@@ -229,17 +228,11 @@ def plan_groups(
             f"for beta = {beta}, got {budget}"
         )
 
-    laws: dict[str, float] = {}
-    if s_beta > 0:
-        laws |= {"beta": beta, "s_beta": s_beta}
-    if s_alpha > 0:
-        laws |= {"alpha": alpha, "s_alpha": s_alpha}
-
     def cost(k: int) -> float:
         n = budget // k
-        if not laws:
-            return 0.0
-        variance = second_moment_bound(k, n, **laws)
+        variance = second_moment_bound(
+            k, n, beta=beta, s_beta=s_beta, alpha=alpha, s_alpha=s_alpha
+        )
         return variance + bias_bound(k, n, alpha=alpha, s_alpha=s_alpha) ** 2
 
     costs = [cost(k) for k in divisors]

@@ -8,7 +8,7 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxopt_suite.core.checks import check_interval
-from jaxopt_suite.core.trees import global_norm, statistics_dtype
+from jaxopt_suite.core.trees import global_norm, scale_to_norm, statistics_dtype
 
 
 class NormalizeState(NamedTuple):
@@ -50,9 +50,9 @@ def normalize(
         del params, extra_args
         norm = global_norm(updates)
         tiny = norm <= eps
-        divisor = jnp.where(tiny, 1.0, norm)
         updates = jax.tree.map(
-            lambda u: jnp.where(tiny, 0.0, u / divisor).astype(u.dtype), updates
+            lambda u: jnp.where(tiny, 0.0, u).astype(u.dtype),
+            scale_to_norm(updates, 1.0),
         )
         return updates, NormalizeState(norm.astype(state.norm.dtype))
 

@@ -50,19 +50,18 @@ class Noise(NamedTuple):
         return self.sample(key, tuple(shape), wide).astype(dtype)
 
 
-def _uniform(key, shape, dtype):
-    """Uniform on (0, 1], never 0, with every random bit in use near 0."""
-    width = jnp.finfo(dtype).bits
-    bits = jax.random.bits(key, shape, jnp.dtype(f"uint{width}"))
-    return (bits.astype(dtype) + 0.5) * (2.0**-width)
-
-
 def _signed_half(key, shape, dtype):
     """A fair sign and a uniform on (0, 1/2], from one draw of bits."""
     width = jnp.finfo(dtype).bits
     bits = jax.random.bits(key, shape, jnp.dtype(f"uint{width}"))
     half = ((bits >> 1).astype(dtype) + 0.5) * (2.0**-width)
     return jnp.where(bits & 1, 1.0, -1.0).astype(dtype), half
+
+
+def _exponential(key, shape, dtype):
+    """Standard exponential, never 0, as fine near 0 as far out."""
+    sign, half = _signed_half(key, shape, dtype)
+    return jnp.where(sign > 0, -jnp.log(half), -jnp.log1p(-half))
 
 
 def gaussian(scale: Scalar = 1.0) -> Noise:
@@ -148,7 +147,7 @@ def symmetric_stable(index: Scalar, scale: Scalar = 1.0) -> Noise:
     def sample(key, shape, dtype):
         key_u, key_w = jax.random.split(key)
         sign, half = _signed_half(key_u, shape, dtype)
-        log_w = jnp.log(-jnp.log(_uniform(key_w, shape, dtype)))
+        log_w = jnp.log(_exponential(key_w, shape, dtype))
         a = jnp.asarray(index, dtype)
         near_end = (a > 1) & (half < 0.25)
         angle = jnp.where(near_end, 1 - a / 2 + a * half, a * (0.5 - half))
@@ -186,7 +185,7 @@ def skewed_stable(index: Scalar, skew: Scalar, scale: Scalar = 1.0) -> Noise:
         sign, half = _signed_half(key_u, shape, dtype)
         # Within 2.4e-7 of an end, 1e-7 of rounding in the tilt would decide the draw.
         half = jnp.maximum(half, 2.0**-22)
-        exponential = -jnp.log(_uniform(key_w, shape, dtype))
+        exponential = _exponential(key_w, shape, dtype)
         a = jnp.asarray(index, dtype)
         tangent = skew * jnp.tan(math.pi * a / 2)
         angle = math.pi * sign * (0.5 - half)
@@ -286,7 +285,7 @@ def centred_pareto(tail: Scalar, scale: Scalar = 1.0) -> Noise:
     check_interval("scale", scale, 0.0)
 
     def sample(key, shape, dtype):
-        power = jnp.exp(-jnp.log(_uniform(key, shape, dtype)) / tail)
+        power = jnp.exp(_exponential(key, shape, dtype) / tail)
         return (scale * (power - tail / (tail - 1))).astype(dtype)
 
     def moment(q):
@@ -311,7 +310,7 @@ def centred_exponential(scale: Scalar = 1.0) -> Noise:
     check_interval("scale", scale, 0.0)
 
     def sample(key, shape, dtype):
-        return scale * (-jnp.log(_uniform(key, shape, dtype)) - 1.0)
+        return scale * (_exponential(key, shape, dtype) - 1.0)
 
     def moment(q):
         below = _quadrature(lambda y: y**q * math.exp(y), 0.0, 1.0)

@@ -64,11 +64,6 @@ def _run_network(
     return slices
 
 
-def _slices(x: Array, axis: int) -> list[Array]:
-    size = x.shape[axis]
-    return [jax.lax.index_in_dim(x, i, axis, keepdims=False) for i in range(size)]
-
-
 def exact_median(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
     """Median along ``axis``: the middle order statistic, or the mean of the middle two.
 
@@ -94,7 +89,9 @@ def exact_median(x: Float[Array, "..."], axis: int = 0) -> Float[Array, "..."]:
     if size > _LARGEST_NETWORK:
         return jnp.median(x, axis=axis)
     low, high = (size - 1) // 2, size // 2
-    wires = _run_network(_slices(x, axis), _needed(_sorting_network(size), {low, high}))
+    wires = _run_network(
+        jnp.unstack(x, axis=axis), _needed(_sorting_network(size), {low, high})
+    )
     if low == high:
         return wires[low]
     return (wires[low] + wires[high]) * jnp.asarray(0.5, x.dtype)
@@ -233,6 +230,13 @@ def _distances(points: Samples, to: PyTree[Float[Array, "..."]]) -> Float[Array,
     return jax.vmap(lambda p: global_norm(jax.tree.map(jnp.subtract, p, to)))(points)
 
 
+def _weighted_sum(weights: Array, x: Array) -> Array:
+    weights = weights.astype(x.dtype)
+    # An infinite group has weight 0, and 0 * inf would be NaN.
+    row = weights.reshape(-1, *[1] * (x.ndim - 1))
+    return jnp.tensordot(weights, jnp.where(row == 0, 0.0, x), axes=1)
+
+
 def geometric_median(
     samples: Samples, num_groups: int, *, num_iters: int = 32, eps: float = 1e-8
 ) -> PyTree[Float[Array, "..."]]:
@@ -241,6 +245,7 @@ def geometric_median(
     The norm is over the whole pytree. It starts at the coordinate-wise median of the
     group means and reweights by :math:`1 / \max(\|\bar G_j - z\|, \epsilon)`. From a
     start that is itself a group mean it moves slowly, as Weiszfeld's iteration does.
+    Infinite groups get weight 0 as long as the start is finite.
 
     Args:
         samples: leaves of shape ``(B, ...)``.
@@ -264,9 +269,7 @@ def geometric_median(
     def reweight(_, centre):
         weights = 1.0 / jnp.maximum(_distances(means, centre), eps)
         weights = weights / jnp.sum(weights)
-        return jax.tree.map(
-            lambda x: jnp.tensordot(weights.astype(x.dtype), x, axes=1), means
-        )
+        return jax.tree.map(lambda x: _weighted_sum(weights, x), means)
 
     if not jax.tree.leaves(means):
         return samples
@@ -280,6 +283,9 @@ def medoid(samples: Samples, num_groups: int) -> PyTree[Float[Array, "..."]]:
 
     .. math:: \bar G_{j^*}, \quad j^* = \arg\min_j \sum_i \|\bar G_i - \bar G_j\|_2
 
+    Fewer infinite distances come first, so that infinite groups lose while they are
+    few. A NaN in any group makes the result NaN.
+
     Raises:
         ValueError: as :func:`group_means`.
 
@@ -292,10 +298,24 @@ def medoid(samples: Samples, num_groups: int) -> PyTree[Float[Array, "..."]]:
     means = group_means(samples, num_groups)
     if not jax.tree.leaves(means):
         return samples
+
+    def row(point_and_place):
+        point, place = point_and_place
+        distances = _distances(means, point).at[place].set(0.0)
+        infinite = ~jnp.isfinite(distances)
+        return jnp.sum(infinite), jnp.sum(jnp.where(infinite, 0.0, distances))
+
     # One row of distances at a time: memory stays k, not k^2, copies.
-    sums = jax.lax.map(lambda point: jnp.sum(_distances(means, point)), means)
-    best = jnp.argmin(sums)
-    return jax.tree.map(lambda m, x: m[best].astype(x.dtype), means, samples)
+    num_infinite, sums = jax.lax.map(row, (means, jnp.arange(num_groups)))
+    # Against an infinite group all sums are infinite: count first, then sum.
+    candidates = num_infinite == jnp.min(num_infinite)
+    best = jnp.argmin(jnp.where(candidates, sums, jnp.inf))
+    has_nan = sum(jnp.isnan(m).any() for m in jax.tree.leaves(means)) > 0
+    return jax.tree.map(
+        lambda m, x: jnp.where(has_nan, jnp.nan, m[best]).astype(x.dtype),
+        means,
+        samples,
+    )
 
 
 def sample_mean(samples: Samples) -> PyTree[Float[Array, "..."]]:
@@ -336,10 +356,12 @@ def trimmed_mean(samples: Samples, trim: int) -> PyTree[Float[Array, "..."]]:
     def mean(x):
         wide = x.astype(statistics_dtype(x.dtype))
         if batch <= _LARGEST_NETWORK:
-            wires = _run_network(_slices(wide, 0), _sorting_network(batch))
+            wires = _run_network(jnp.unstack(wide), _sorting_network(batch))
             ordered = jnp.stack(wires)
         else:
             ordered = jnp.sort(wide, axis=0)
+            # A sort puts NaN last, where trimming would hide it.
+            ordered = jnp.where(jnp.isnan(wide).any(axis=0), jnp.nan, ordered)
         return ordered[trim : batch - trim].mean(axis=0).astype(x.dtype)
 
     return jax.tree.map(mean, samples)

@@ -1,6 +1,7 @@
 """Clipped SSTM against its bound and a NumPy transcription of its recursion."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +99,7 @@ def test_fifty_steps_equal_a_transcription_of_the_pseudocode(
 
 def test_the_first_query_is_the_start_and_a_zero_gradient_keeps_it():
     optimizer = clipped_sstm(1.0, clip_b=1.0)
-    x = {"w": np.float32([1.0, 2.0]), "b": np.float32(3.0)}
+    x = {"w": np.array([1.0, 2.0], np.float32), "b": np.float32(3.0)}
     zero = jax.tree.map(np.zeros_like, x)
     updates, state = jax.jit(optimizer.update)(zero, optimizer.init(x), x)
     for update, old in zip(
@@ -175,7 +176,7 @@ def test_narrow_parameters_keep_their_dtype_and_wide_statistics():
         assert dtypes(updates) == dtypes(params)
         assert dtypes(new_state) == dtypes(state)
         assert dtypes(sstm_eval_params(new_state, params)) == dtypes(params)
-        inner = getattr(state, "inner", state)
+        inner: Any = getattr(state, "inner", state)
         assert {x.dtype for x in jax.tree.leaves((inner.y, inner.z))} == {
             jnp.dtype(jnp.float32)
         }

@@ -110,7 +110,7 @@ def test_the_inner_state_advances_once_per_window():
 def test_extra_arguments_reach_the_inner_optimizer():
     seen = optax.GradientTransformationExtraArgs(
         lambda params: jnp.zeros([]),
-        lambda updates, state, params=None, *, value, **extra: (updates, state + value),
+        lambda updates, state, params=None, **extra: (updates, state + extra["value"]),
     )
     optimizer = median_of_means_steps(seen, 3)
     state, update = optimizer.init(jnp.zeros([])), jax.jit(optimizer.update)

@@ -1,5 +1,7 @@
 """Aggregators: over devices, in chains, with keys and schedules of the group size."""
 
+from typing import Any, cast
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,6 +40,11 @@ def numpy_median(samples, num_groups=5):
     return np.median(x.reshape(num_groups, -1, *x.shape[1:]).mean(axis=1), axis=0)
 
 
+def largest_finite(samples):
+    x = np.asarray(samples, np.float64)
+    return np.abs(np.nan_to_num(x, posinf=0, neginf=0)).max(axis=0)
+
+
 def assert_trees_equal(a, b, **tolerance):
     assert jax.tree.structure(a) == jax.tree.structure(b)
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
@@ -48,7 +55,7 @@ def assert_trees_equal(a, b, **tolerance):
             np.testing.assert_array_equal(x, y)
 
 
-def updated(aggregator, samples):
+def updated(aggregator, samples) -> Any:
     return aggregator.update(samples, aggregator.init(PARAMS))[0]
 
 
@@ -61,8 +68,10 @@ def spread(kind, devices, update, samples):
         auto = (jax.sharding.AxisType.Auto,)
         mesh = jax.make_mesh((devices,), ("d",), auto, devices=jax.devices()[:devices])
         # No mapped output axis: the result must be known to be the same everywhere.
-        specs = {"in_specs": PartitionSpec("d"), "out_specs": PartitionSpec()}
-        return jax.jit(jax.shard_map(update, mesh=mesh, **specs))(samples)
+        mapped = jax.shard_map(
+            update, mesh=mesh, in_specs=PartitionSpec("d"), out_specs=PartitionSpec()
+        )
+        return jax.jit(mapped)(samples)
     split = jax.tree.map(lambda x: x.reshape(devices, -1, *x.shape[1:]), samples)
     mapped = jax.pmap(update, axis_name="d", devices=jax.devices()[:devices])(split)
     for leaf in jax.tree.leaves(mapped):
@@ -84,26 +93,22 @@ def with_extremes(batch):
     """Cauchy samples, an infinity, both infinities in one group, a NaN, many -inf."""
     rng = np.random.default_rng(batch)
     w = rng.standard_cauchy((batch, 7)).astype(np.float32)
-    w[0, 0], w[:2, 1], w[-1, 2], w[: batch // 2 + 2, 3] = (
-        np.inf,
-        [np.inf, -np.inf],
-        np.nan,
-        -np.inf,
-    )
+    w[0, 0], w[:2, 1], w[-1, 2] = np.inf, [np.inf, -np.inf], np.nan
+    w[: batch // 2 + 2, 3] = -np.inf
     return {"w": jnp.asarray(w), "h": jnp.asarray(w[:, 4], jnp.bfloat16)}
 
 
-def later(*case):
-    return pytest.param(*case, marks=pytest.mark.slow)
+def cases(*pairs, fast):
+    """Every pair under both kinds of mapping; all but the fast ones marked slow."""
+    every = [(kind, *pair) for kind in ("shard_map", "pmap") for pair in pairs]
+    later = lambda case: pytest.param(*case, marks=pytest.mark.slow)  # noqa: E731
+    return [case if case in fast else later(case) for case in every]
 
 
-DIVIDING = [("shard_map", 1), ("shard_map", 3), ("shard_map", 5), ("pmap", 3)]
-DIVIDING += [later("pmap", 1), later("pmap", 5)]
-STRADDLING = [("shard_map", 2, 5), ("shard_map", 4, 15), ("shard_map", 8, 5)]
-STRADDLING += [later("pmap", 2, 5), later("shard_map", 2, 15)]
-STRADDLING += [later("shard_map", 4, 5)]
-STRADDLING += [later("shard_map", 8, 15), later("pmap", 2, 15), later("pmap", 4, 5)]
-STRADDLING += [later("pmap", 4, 15), later("pmap", 8, 5), later("pmap", 8, 15)]
+ONE_TO_FIVE = [("shard_map", 1), ("shard_map", 3), ("shard_map", 5), ("pmap", 3)]
+DIVIDING = cases((1,), (3,), (5,), fast=ONE_TO_FIVE)
+TWO_TO_EIGHT = [("shard_map", 2, 5), ("shard_map", 4, 15), ("shard_map", 8, 5)]
+STRADDLING = cases((2, 5), (2, 15), (4, 5), (4, 15), (8, 5), (8, 15), fast=TWO_TO_EIGHT)
 
 
 @pytest.mark.parametrize(("kind", "devices"), DIVIDING)
@@ -119,12 +124,12 @@ def test_groups_across_devices_equal_one_device_to_rounding(kind, devices, num_g
     ours = on_devices(kind, devices, num_groups, samples)
     alone = on_one_device(num_groups, samples)
     for name, x in samples.items():
-        a, b = np.float64(ours[name]), np.float64(alone[name])
+        a, b = (np.asarray(tree[name], np.float64) for tree in (ours, alone))
         finite = np.isfinite(a)
         # What is not finite is so on one device, and the same: inf, -inf or NaN.
         np.testing.assert_array_equal(finite, np.isfinite(b))
         np.testing.assert_array_equal(a[~finite], b[~finite])
-        scale = np.abs(np.nan_to_num(np.float64(x), posinf=0, neginf=0)).max(axis=0)
+        scale = largest_finite(x)
         unit = 1e-2 if x.dtype == jnp.bfloat16 else 1e-6
         difference = np.abs(a[finite] - b[finite])
         assert np.all(difference <= unit * scale[finite]), name
@@ -156,8 +161,12 @@ def test_the_samples_may_be_spread_over_two_mesh_axes():
     aggregator = aggregate_median_of_means(5, axis_name=("host", "chip"))
     auto = (jax.sharding.AxisType.Auto,) * 2
     mesh = jax.make_mesh((2, 2), ("host", "chip"), auto, devices=jax.devices()[:4])
-    specs = {"in_specs": PartitionSpec(("host", "chip")), "out_specs": PartitionSpec()}
-    run = jax.shard_map(lambda s: updated(aggregator, s), mesh=mesh, **specs)
+    run = jax.shard_map(
+        lambda s: updated(aggregator, s),
+        mesh=mesh,
+        in_specs=PartitionSpec(("host", "chip")),
+        out_specs=PartitionSpec(),
+    )
     scale = float(jnp.abs(samples).max())
     np.testing.assert_allclose(
         jax.jit(run)(samples), on_one_device(5, samples), atol=1e-6 * scale
@@ -172,7 +181,8 @@ def test_the_message_about_devices_has_all_the_numbers():
 def test_an_empty_tree_stays_empty_on_devices_too():
     for axis_name in (None, "d"):
         aggregator = aggregate_median_of_means(3, axis_name=axis_name)
-        run = lambda x: x + len(aggregator.update({}, aggregator.init({}))[0])  # noqa: E731
+        empty: Any = lambda: aggregator.update({}, aggregator.init({}))[0]  # noqa: E731
+        run = lambda x: x + len(empty())  # noqa: E731
         np.testing.assert_array_equal(
             jax.vmap(run, axis_name="d")(jnp.ones(3)), jnp.ones(3)
         )
@@ -197,9 +207,7 @@ PAIRS = {
     ),
     "mean": (
         aggregate_mean(),
-        lambda s: jax.tree.map(
-            lambda x: jnp.mean(x.astype(jnp.float32), axis=0).astype(x.dtype), s
-        ),
+        lambda s: jax.tree.map(lambda x: x.mean(0, jnp.float32).astype(x.dtype), s),
     ),
 }
 
@@ -212,15 +220,14 @@ def test_each_aggregator_is_its_function_and_counts(name):
 
     @jax.jit
     def both(samples):
-        state = aggregator.init(PARAMS)
+        state: Any = aggregator.init(PARAMS)
         _, state = aggregator.update(samples, state, PARAMS, value=1.0)
         ours, state = aggregator.update(samples, state)
         return ours, function(samples), state.count
 
     ours, expected, count = both(samples)
     assert_trees_equal(ours, expected, rtol=1e-6)
-    assert count == 2
-    assert count.dtype == jnp.int32
+    assert (int(count), count.dtype) == (2, jnp.int32)
     assert aggregator.update({}, aggregator.init({}))[0] == {}
 
 
@@ -273,7 +280,7 @@ def test_it_is_the_middle_of_optax_process():
 
 def test_the_smoothing_key_is_split_at_every_update():
     aggregator = aggregate_median_of_means(3, smoothing=1.0, key=jax.random.key(0))
-    samples, state = jnp.zeros((3, 100)), aggregator.init(jnp.zeros(100))
+    samples, state = jnp.zeros((3, 100)), cast(Any, aggregator.init(jnp.zeros(100)))
     update = jax.jit(aggregator.update)
     keys, draws = [], []
     for _ in range(3):
@@ -284,7 +291,7 @@ def test_the_smoothing_key_is_split_at_every_update():
     assert not np.any(draws[0] == draws[1])
     again, _ = update(samples, aggregator.init(jnp.zeros(100)))
     np.testing.assert_array_equal(draws[0], again)
-    assert aggregate_median_of_means(3).init(PARAMS).key is None
+    assert cast(Any, aggregate_median_of_means(3).init(PARAMS)).key is None
 
 
 def test_smoothing_may_be_traced():
@@ -330,7 +337,7 @@ def test_adaptive_groups_equal_a_loop_over_group_sizes_in_one_trace(batch):
         assert state.count == count + 1
         for name, x in samples.items():
             assert ours[name].dtype == x.dtype
-            scale = np.abs(np.nan_to_num(np.float64(x), posinf=0, neginf=0)).max()
+            scale = largest_finite(x).max()
             unit = 1e-2 if x.dtype == jnp.bfloat16 else 1e-6
             with np.errstate(invalid="ignore"):  # inf - inf in a group
                 expected = numpy_median(x, batch // n)
@@ -351,10 +358,13 @@ def test_adaptive_groups_equal_a_loop_over_group_sizes_in_one_trace(batch):
         (lambda: aggregate_geometric_median(0), "num_groups .*odd.*got 0"),
         (lambda: aggregate_geometric_median(3, num_iters=-1), "num_iters .*got -1"),
         (lambda: aggregate_geometric_median(3, eps=-1.0), "eps .*> 0, got -1.0"),
-        (lambda: aggregate_medoid(2.5), "num_groups .*odd.*got 2.5"),
+        (lambda: aggregate_medoid(cast(Any, 2.5)), "num_groups .*odd.*got 2.5"),
         (lambda: aggregate_trimmed_mean(-1), "trim .*>= 0, got -1"),
         (lambda: aggregate_clip_then_mean(0.0), "max_norm .*> 0, got 0.0"),
-        (lambda: adaptive_median_of_means(3), "group_size .*schedule.*got 3"),
+        (
+            lambda: adaptive_median_of_means(cast(Any, 3)),
+            "group_size .*schedule.*got 3",
+        ),
         (
             lambda: aggregate_median_of_means(3, smoothing=-1.0, key=jax.random.key(0)),
             "smoothing .*>= 0, got -1.0",
@@ -384,6 +394,5 @@ def test_bad_samples_are_refused_by_the_update(aggregator):
 
 
 def test_the_number_of_groups_must_divide_the_batch():
-    for aggregator in (aggregate_median_of_means(5), aggregate_medoid(5)):
-        with pytest.raises(ValueError, match="batch size 12 and num_groups 5"):
-            updated(aggregator, jnp.ones(12))
+    with pytest.raises(ValueError, match="batch size 12 and num_groups 5"):
+        updated(aggregate_median_of_means(5), jnp.ones(12))

@@ -1,5 +1,7 @@
 """Scheduled clipping, clipped SGD and normalized momentum."""
 
+from typing import Any
+
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import jax
@@ -22,7 +24,7 @@ from jaxopt_suite.stochastic import (
 FLOATS = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
 
 
-def applied(transformation, updates, params=None):
+def applied(transformation: Any, updates, params=None):
     return transformation.update(updates, transformation.init(updates), params)[0]
 
 
@@ -49,7 +51,9 @@ def test_a_constant_bound_is_optax_clip_by_global_norm(x, max_norm):
 
 def test_the_bound_follows_a_schedule_of_the_count():
     bounds = np.array([4.0, 1.0, 10.0, 0.25], np.float32)
-    transformation = clip_by_scheduled_norm(lambda count: jnp.asarray(bounds)[count])
+    transformation: Any = clip_by_scheduled_norm(
+        lambda count: jnp.asarray(bounds)[count]
+    )
     state = transformation.init(jnp.zeros(2))
     for count, bound in enumerate(bounds):
         assert state.count == count
@@ -89,7 +93,7 @@ def test_a_nan_is_not_hidden():
 
 def test_clipped_sgd_follows_its_recursion_with_schedules():
     rates, bounds = np.array([0.5, 0.1, 0.2]), np.array([1.0, 100.0, 0.3])
-    optimizer = clipped_sgd(
+    optimizer: Any = clipped_sgd(
         lambda count: jnp.asarray(rates)[count],
         lambda count: jnp.asarray(bounds)[count],
     )
@@ -100,23 +104,23 @@ def test_clipped_sgd_follows_its_recursion_with_schedules():
         updates, state = optimizer.update(jnp.asarray(g), state, x)
         x = optax.apply_updates(x, updates)
         expected = expected - rate * g * min(1.0, bound / np.linalg.norm(g))
-        np.testing.assert_allclose(x, expected, rtol=1e-5)
+        np.testing.assert_allclose(np.asarray(x), expected, rtol=1e-5)
 
 
 def test_mom_clipped_sgd_clips_the_median_of_means():
     rng = np.random.default_rng(0)
     samples = rng.standard_cauchy((20, 3)).astype(np.float32)
-    optimizer = mom_clipped_sgd(0.5, 0.1, 5)
+    optimizer: Any = mom_clipped_sgd(0.5, 0.1, 5)
     assert isinstance(optimizer, aggregating.Aggregator)
     updates, _ = optimizer.update(samples, optimizer.init(jnp.zeros(3)))
     median = np.median(samples.reshape(5, 4, 3).mean(axis=1), axis=0)
     expected = -0.5 * 0.1 * median / np.linalg.norm(median)
-    np.testing.assert_allclose(updates, expected, rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(updates), expected, rtol=1e-5)
 
 
 def one_run(key, learning_rate, max_norm, steps=25):
     """The last iterate on |x - 1|^2 / 2 with Cauchy noise, 5 samples a step."""
-    optimizer = mom_clipped_sgd(learning_rate, max_norm, 5)
+    optimizer: Any = mom_clipped_sgd(learning_rate, max_norm, 5)
     oracle = noisy_oracle(lambda x: x - 1.0, cauchy(0.3), 5)
 
     def step(carry, key):
@@ -155,7 +159,9 @@ def test_seeds_and_hyperparameters_swept_together_equal_the_loop_in_one_trace():
 
 def test_hyperparameters_may_be_injected():
     factory = optax.inject_hyperparams(clipped_sgd)
-    optimizer = factory(learning_rate=optax.linear_schedule(1.0, 0.0, 2), max_norm=1.0)
+    optimizer: Any = factory(
+        learning_rate=optax.linear_schedule(1.0, 0.0, 2), max_norm=1.0
+    )
     x = jnp.array([3.0, 4.0])
     state = optimizer.init(x)
     first, state = optimizer.update(x, state)
@@ -172,7 +178,9 @@ def test_hyperparameters_may_be_injected():
 def test_normalized_momentum_follows_its_recursion(dtype, unit):
     gradients = np.random.default_rng(0).standard_cauchy((8, 3))
     with jax.enable_x64(dtype == np.float64):
-        optimizer = normalized_sgd_momentum(lambda count: 0.5 / (count + 1), b1=0.7)
+        optimizer: Any = normalized_sgd_momentum(
+            lambda count: 0.5 / (count + 1), b1=0.7
+        )
         state, update = optimizer.init(jnp.zeros(3, dtype)), jax.jit(optimizer.update)
         v = np.zeros(3)
         for t, g in enumerate(gradients):
@@ -184,7 +192,7 @@ def test_normalized_momentum_follows_its_recursion(dtype, unit):
 
 
 def test_every_step_of_normalized_momentum_has_the_same_length():
-    optimizer = normalized_sgd_momentum(0.1)
+    optimizer: Any = normalized_sgd_momentum(0.1)
     state = optimizer.init(jnp.zeros(2))
     for g in ([1.0, 2.0], [1e30, -1e30], [1e-20, 0.0]):
         updates, state = optimizer.update(jnp.asarray(g), state)

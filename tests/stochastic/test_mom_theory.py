@@ -148,7 +148,7 @@ def test_the_bias_of_a_mixture_grows_with_the_share_of_the_skewed_law():
     found = draw(jnp.asarray(rhos), jax.random.split(jax.random.key(0), 5))
     nodes, weights = np.polynomial.legendre.leggauss(60)
     u = (nodes + 1) / 2
-    weights = weights / 2 * scipy.stats.beta(8, 8).pdf(u)
+    weights = weights / 2 * scipy.stats.beta.pdf(u, 8, 8)
     biases = []
     for rho, x in zip(rhos, np.asarray(found, np.float64), strict=True):
         exact = sum(w * quantile(p, rho) for p, w in zip(u, weights, strict=True))

@@ -1,5 +1,7 @@
 """Normalization, and the exact error recursion of recursive momentum."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from jaxopt_suite.stochastic import normalize, storm, symmetric_stable
 
 
-def applied(transformation, updates, **extra):
+def applied(transformation: Any, updates, **extra):
     state = transformation.init(updates)
     return jax.jit(transformation.update)(updates, state, **extra)[0]
 
@@ -23,7 +25,7 @@ def test_updates_become_a_unit_vector_over_the_whole_tree(size):
         "w": jnp.float32(size) * jnp.array([[3.0], [0.0]]),
         "b": -4 * jnp.float32(size),
     }
-    transformation = normalize(eps=0.0)
+    transformation: Any = normalize(eps=0.0)
     state = transformation.init(tree)
     for update in (transformation.update, jax.jit(transformation.update)):
         unit, _ = update(tree, state)
@@ -57,7 +59,7 @@ def test_up_to_eps_a_norm_counts_as_zero():
 
 def test_the_state_holds_the_norm_and_dtypes_are_kept():
     tree = {"a": jnp.full(2, 3.0, jnp.bfloat16), "b": jnp.array(4.0)}
-    transformation = normalize()
+    transformation: Any = normalize()
     unit, state = transformation.update(tree, transformation.init(tree))
     np.testing.assert_allclose(state.norm, np.sqrt(34.0), rtol=1e-6)
     assert state.norm.dtype == jnp.float32
@@ -78,7 +80,7 @@ def test_values_that_are_not_finite_are_not_hidden(bad):
 
 def recursion_errors(beta, noise, drift=0.3):
     """v_t - G(w_t) for G = sin and parameters that keep moving, one row a step."""
-    transformation = storm(beta)
+    transformation: Any = storm(beta)
     points = drift * jnp.arange(len(noise), dtype=noise.dtype)
 
     def step(state, inputs):
@@ -101,14 +103,14 @@ def test_the_error_follows_its_recursion_exactly(beta):
     assert found.dtype == np.float64
     expected = noise[0]
     for t, eps in enumerate(noise):
-        weight = beta(t) if callable(beta) else beta
+        weight: Any = beta(t) if callable(beta) else beta
         expected = eps if t == 0 else (1 - weight) * expected + weight * eps
         size = 1 + np.abs(noise[: t + 1]).max()
         np.testing.assert_allclose(found[t], expected, atol=1e-10 * size, rtol=0)
 
 
 def test_beta_one_returns_the_gradient_itself():
-    transformation = storm(1.0)
+    transformation: Any = storm(1.0)
     state = transformation.init(jnp.zeros(2))
     for _ in range(3):
         v, state = transformation.update(
@@ -126,7 +128,7 @@ def test_beta_may_be_traced_and_a_tree_keeps_its_dtypes():
     tree = {"a": jnp.ones(2, jnp.bfloat16), "b": jnp.ones([])}
 
     def second(beta):
-        transformation = storm(beta)
+        transformation: Any = storm(beta)
         state = transformation.init(tree)
         _, state = transformation.update(tree, state, updates_prev=tree)
         prev = jax.tree.map(lambda x: 3 * x, tree)
@@ -153,7 +155,7 @@ def test_it_works_in_a_chain_that_passes_the_previous_gradient_on():
 def stationary_ratio(beta, chains, agents=1, seed=0):
     """Median |error| of agent means after 12 / beta steps over the median |noise|."""
     noise = symmetric_stable(1.5)
-    transformation = storm(beta)
+    transformation: Any = storm(beta)
     zeros = jnp.zeros((agents, chains))
 
     def step(state, key):

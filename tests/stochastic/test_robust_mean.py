@@ -68,8 +68,8 @@ def test_the_median_along_any_axis(axis):
 
 
 def test_the_median_of_a_vector_is_a_scalar():
-    assert median(np.float32([3.0, 1.0, 2.0])) == 2.0
-    assert median(np.float32([3.0, 1.0, 2.0, 10.0])) == 2.5
+    assert median(np.array([3.0, 1.0, 2.0], np.float32)) == 2.0
+    assert median(np.array([3.0, 1.0, 2.0, 10.0], np.float32)) == 2.5
 
 
 @pytest.mark.parametrize("size", [6, 7, 65])
