@@ -67,6 +67,7 @@ def wait_until(happened, started, log):
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_two_processes_compute_what_one_computes(tmp_path):
     port, log = free_port(), tmp_path / "log"
     words = [(port, rank, tmp_path) for rank in range(2)]

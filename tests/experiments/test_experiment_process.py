@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from experiments.__main__ import main
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +45,7 @@ def test_the_module_runs_and_lists_without_importing_jax():
     assert err.startswith("error: unknown experiment 'nothing_like_it'")
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bits(toy, tmp_path):
     arguments = ["run", "toy_walk", "--scale", "smoke", "--out"]
     reached, killed_out = tmp_path / "reached", str(tmp_path / "killed")
