@@ -81,7 +81,7 @@ def shapes(config: Config) -> None:
     jax.eval_shape(
         lambda k: neighbourhood.final_error(k, 0.5, horizon=horizon, group_size=16), key
     )
-    for method in network.METHODS:
+    for method in network.methods(config):
         jax.eval_shape(
             lambda k, m=method: network.train(
                 k, 1e-3, 1.0, method=m, num_steps=config.network_steps

@@ -31,7 +31,7 @@ def differences() -> list[float]:
     for count in COUNTS:
         samples = stochastic.cauchy()(jax.random.key(count), (15 * count, 1000))
         one = stochastic.aggregate_median_of_means(15)
-        expected, _ = one.update(samples, one.init(samples[0]))
+        expected, _ = jax.jit(one.update)(samples, one.init(samples[0]))
         spread = stochastic.aggregate_median_of_means(15, axis_name="data")
 
         def reduce(local, spread=spread):

@@ -17,6 +17,7 @@ from jaxopt_suite import stochastic
 
 CAUCHY, PARETO = stochastic.cauchy(), stochastic.centred_pareto(1.6)
 RHOS = (0.0, 0.25, 0.5, 0.75, 1.0)
+SHOWN = ("symmetric Pareto 0.625", "Cauchy", "centred Pareto 1.6", "Cauchy + Pareto")
 INDICES = (0.5, 0.75, 1.0, 1.5)
 BETAS = (0.5, 0.75, 1.0)
 
@@ -283,7 +284,8 @@ def _rate_claims(data):
         threshold=at_most(5.0),
     )
     yield Claim(
-        "and its bias grows with the share of the skewed part (smallest increase)",
+        "The bias of that mixture grows with the share of the skewed part (smallest "
+        "increase)",
         measured=np.min(np.diff(np.abs(bias))),
         threshold=at_least(0.0),
         interval=Interval(
@@ -295,12 +297,7 @@ def _rate_claims(data):
 
 
 def _figure(config, names, data, bound):
-    shown = [
-        "symmetric Pareto 0.625",
-        "Cauchy",
-        "centred Pareto 1.6",
-        "Cauchy + Pareto",
-    ]
+    shown = [name for name in SHOWN if name in names]
     figure, panels = new_figure(
         "Median of means: what group size buys (15 groups)", rows=2, columns=len(shown)
     )
@@ -325,6 +322,6 @@ def _figure(config, names, data, bound):
         bottom.set(xlabel="group size n", ylabel="|bias|" if skewed else "bias")
         log_axes(top, ticks=sizes)
         log_axes(bottom, "xy" if skewed else "x", ticks=sizes)
-    panels[0, 0].legend()
-    panels[0, 1].legend()
+    for axes in panels[0]:
+        axes.legend()
     return figure

@@ -174,7 +174,7 @@ def _claims(config, data):
     )
     spread = symmetric.max(axis=-1) / np.median(symmetric, axis=-1)
     yield Claim(
-        f"and no run is far off: worst over median of {symmetric.shape[-1]} seeds "
+        f"Symmetric noise: worst over median error of {symmetric.shape[-1]} seeds "
         "(largest over K)",
         float(spread.max()),
         at_most(10.0),
@@ -220,7 +220,7 @@ def _floor_claims(config, data, symmetric):
         excess = np.median(data["horizons"][0, index]) - floors[index]
         factor = excess / np.median(symmetric[0])
         yield Claim(
-            "and is added to the rest: excess over the floor after "
+            "The floor is added to the rest: excess over it after "
             f"{config.horizons[0]} steps at skew 0.25 against the error at skew 0 "
             "(factor, either way)",
             float(max(factor, 1 / factor)) if factor > 0 else np.inf,

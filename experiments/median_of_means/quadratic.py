@@ -155,7 +155,7 @@ def _claims(data, names, accelerated):
         threshold=at_least(30.0),
     )
     yield ratio(
-        "The same, per-sample clipping over MoM 15x1",
+        "The same for per-sample clipping over MoM 15x1",
         law="cauchy",
         worse="per-sample clip",
         better="MoM 15x1",
