@@ -292,19 +292,25 @@ def flax_params(subject: _Gradient) -> str | None:
     """
     if importlib.util.find_spec("flax") is None:
         return "Flax is not installed"
-    from flax import nnx
     from flax.core import FrozenDict
 
-    def linen(leaves):
-        return FrozenDict({f"layer{i:03}": {"w": x} for i, x in enumerate(leaves)})
-
-    def state(leaves):
-        return nnx.State({f"w{i:03}": nnx.Param(x) for i, x in enumerate(leaves)})
-
     method = subject.build(subject.values(0))
-    for wrap in (linen, state):
+
+    def require_same(wrap):
         got = subject.on(method, wrap)[0]
         require_close("updates", got, subject.eager[0][0], subject.tolerance)
+
+    require_same(
+        lambda xs: FrozenDict({f"layer{i:03}": {"w": x} for i, x in enumerate(xs)})
+    )
+    try:
+        from flax import nnx
+    except (ImportError, AttributeError):
+        # Flax 0.12.8 reaches for a name that JAX 0.11 has moved.
+        return "linen passed; flax.nnx does not import with this JAX"
+    require_same(
+        lambda xs: nnx.State({f"w{i:03}": nnx.Param(x) for i, x in enumerate(xs)})
+    )
     return None
 
 
