@@ -84,7 +84,10 @@ def shapes(config: Config) -> None:
     for method in network.methods(config):
         jax.eval_shape(
             lambda k, m=method: network.train(
-                k, 1e-3, 1.0, method=m, num_steps=config.network_steps
+                k,
+                network.grid_points(config, m),
+                method=m,
+                num_steps=config.network_steps,
             ),
             key,
         )

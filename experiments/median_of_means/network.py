@@ -80,17 +80,31 @@ def optimizer(method: str, learning_rate, max_norm) -> optax.GradientTransformat
     return stochastic.robustify(adam, GROUPS)
 
 
-def train(key, learning_rate, max_norm, *, method: str, num_steps: int):
-    """Clean validation and test accuracy along one run."""
+def train(key, points, *, method: str, num_steps: int):
+    """Clean validation and test accuracy along a run for each point of a grid.
+
+    All points of a seed see the same labels, batches and noise.
+    """
     label_key, run_key = jax.random.split(key)
     data = problems.digits()
     labels = problems.replace_labels(label_key, data.labels, WRONG_LABELS, 10)
     problem = digits_problem(data, labels)
-    transformation = optimizer(method, learning_rate, max_norm)
     every = max(num_steps // ROWS, 1)
-    return optimize(
-        transformation, problem, run_key, every * ROWS, record_every=every
-    ).record
+
+    def one(learning_rate, max_norm):
+        transformation = optimizer(method, learning_rate, max_norm)
+        return optimize(
+            transformation, problem, run_key, every * ROWS, record_every=every
+        ).record
+
+    return jax.vmap(one)(*points)
+
+
+def grid_points(config: Config, method: str) -> tuple[np.ndarray, np.ndarray]:
+    """Learning rates and clipping levels, one pair per point."""
+    clips = config.network_clips if method == "per-group clip" else (1.0,)
+    rates, norms = np.meshgrid(config.network_rates, clips, indexing="ij")
+    return rates.ravel().astype(np.float32), norms.ravel().astype(np.float32)
 
 
 def compute(config: Config, key) -> dict[str, np.ndarray]:
@@ -98,18 +112,15 @@ def compute(config: Config, key) -> dict[str, np.ndarray]:
     keys = jax.random.split(key, config.network_seeds)
     found: dict[str, list] = {"test": [], "rate": [], "clip": []}
     for method in methods(config):
-        clips = config.network_clips if method == "per-group clip" else (1.0,)
-        grid = {
-            "learning_rate": jnp.asarray(config.network_rates),
-            "max_norm": jnp.asarray(clips),
-        }
-        run = functools.partial(train, method=method, num_steps=config.network_steps)
-        record = jax.device_get(sweep(run, keys, grid))
-        last = record["validation"][..., -1].mean(axis=-1)
-        i, j = np.unravel_index(np.argmax(last), last.shape)
-        found["test"].append(record["test"][i, j])
-        found["rate"].append(config.network_rates[i])
-        found["clip"].append(clips[j])
+        points = grid_points(config, method)
+        run = functools.partial(
+            train, points=points, method=method, num_steps=config.network_steps
+        )
+        record = jax.device_get(sweep(run, keys, {}))
+        best = int(np.argmax(record["validation"][..., -1].mean(axis=0)))
+        found["test"].append(record["test"][:, best])
+        found["rate"].append(points[0][best])
+        found["clip"].append(points[1][best])
     return {name: np.array(values) for name, values in found.items()}
 
 
