@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 
 from experiments.claims import Claim, at_least
 from experiments.figures import new_figure
@@ -46,13 +47,11 @@ def digits_problem(data, labels) -> Problem:
         rows = jax.random.randint(pick_key, (BATCH,), 0, NUM_TRAIN)
         batch = (data.features[rows], labels[rows])
         _, grads = stochastic.group_gradients(loss, GROUPS)(params, batch)
-        hit = jax.random.bernoulli(hit_key, HIT_GROUPS, (GROUPS,))
-        noisy = stochastic.add_noise(noise_key, noise, grads)
-        return jax.tree.map(
-            lambda n, g: jnp.where(hit.reshape(-1, *[1] * (g.ndim - 1)), n, g),
-            noisy,
-            grads,
-        )
+        hit = jax.random.bernoulli(hit_key, HIT_GROUPS, (GROUPS, 1))
+        # One flat vector a group: one draw to compile, not one for every leaf.
+        flat = jax.vmap(lambda g: ravel_pytree(g)[0])(grads)
+        noisy = jnp.where(hit, flat + noise(noise_key, flat.shape), flat)
+        return jax.vmap(ravel_pytree(params)[1])(noisy)
 
     def metrics(params):
         right = jnp.argmax(logits(params, data.features), axis=-1) == data.labels
