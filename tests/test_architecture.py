@@ -98,7 +98,7 @@ def test_the_table_of_methods_is_true():
 
 
 def test_no_file_names_a_package_host_or_a_local_path():
-    hosts = ["py" + "pi.org", "python" + "hosted", "registry.npm" + "js"]
+    hosts = ["py" + "pi.org", "python" + "hosted", "registry." + "npmjs"]
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
