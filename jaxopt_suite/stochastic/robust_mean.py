@@ -1,10 +1,10 @@
-"""Robust estimators of a mean from samples along a leading axis.
+"""Robust estimators of a mean: median of means and its peers.
 
-Median-of-means and its peers: geometric median, medoid, trimmed mean and per-sample
-clipping. Samples are an array, or a pytree whose leaves share one leading sample axis.
-Means are taken in at least float32 and results keep the samples' dtype.
+Samples are an array, or a pytree whose leaves share one leading sample axis. Means are
+taken in at least float32 and results keep the samples' dtype.
 """
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -21,7 +21,6 @@ from jaxopt_suite.core.trees import clip_to_norm, global_norm, statistics_dtype
 
 # Past this size a sorting network is longer to compile than it is fast to run.
 _LARGEST_NETWORK = 64
-
 Samples = PyTree[Float[Array, "B ..."]]
 
 
@@ -325,11 +324,16 @@ def sample_mean(samples: Samples) -> PyTree[Float[Array, "..."]]:
         ValueError: a leaf is not floating, or two leaves differ in leading size.
     """
     check_floating("samples", samples)
-    leading_size("samples", samples)
-    return jax.tree.map(
-        lambda x: x.mean(axis=0, dtype=statistics_dtype(x.dtype)).astype(x.dtype),
-        samples,
-    )
+    batch = leading_size("samples", samples)
+
+    def mean(x):
+        wide = x.astype(statistics_dtype(x.dtype))
+        if not 0 < batch <= _LARGEST_NETWORK:
+            return wide.mean(axis=0).astype(x.dtype)
+        # A sum of whole slices is one pass; XLA's reduction over rows is not on CPU.
+        return (functools.reduce(jnp.add, jnp.unstack(wide)) / batch).astype(x.dtype)
+
+    return jax.tree.map(mean, samples)
 
 
 def trimmed_mean(samples: Samples, trim: int) -> PyTree[Float[Array, "..."]]:
