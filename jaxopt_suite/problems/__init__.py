@@ -9,11 +9,21 @@ from jaxopt_suite.problems.stochastic import (
     noisy_quadratic,
     replace_labels,
 )
+from jaxopt_suite.problems.text import (
+    CharacterText,
+    character_text,
+    context_windows,
+    help_topics,
+)
 
 __all__ = [
+    "CharacterText",
     "LabelledData",
     "breast_cancer",
+    "character_text",
+    "context_windows",
     "digits",
+    "help_topics",
     "logistic_optimum",
     "logistic_regression",
     "noisy_quadratic",

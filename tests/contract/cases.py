@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 import sound
+from cases_annealing import ANNEALING
+from cases_quantization import QUANTIZATION
 
 from jaxopt_suite import stochastic
 from jaxopt_suite.core import Problem
@@ -176,4 +178,4 @@ STOCHASTIC = {
     },
 }
 
-CASES = CORE | STOCHASTIC
+CASES = CORE | STOCHASTIC | ANNEALING | QUANTIZATION

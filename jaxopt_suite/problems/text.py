@@ -1,0 +1,99 @@
+"""Real English text that every Python carries, as integer characters."""
+
+import functools
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from jaxopt_suite.core.checks import check_integer, check_interval
+
+
+class CharacterText(NamedTuple):
+    """A text cut in two, each character the index of its symbol.
+
+    Attributes:
+        train: the first part, shape ``(n,)``, int32.
+        validation: the rest.
+        symbols: the distinct characters in order; index ``i`` stands for
+            ``symbols[i]``.
+    """
+
+    train: Int[Array, " n"]
+    validation: Int[Array, " m"]
+    symbols: str
+
+
+@functools.cache
+def help_topics() -> str:
+    """The help topics of the Python language, sorted by name, one after another.
+
+    About 465,000 characters of technical English under Python 3.11. Every version of
+    Python has its own, so figures measured on it compare within one version only.
+
+    Example:
+        >>> 'The "assert" statement' in help_topics()
+        True
+    """
+    from pydoc_data import topics
+
+    return "\n".join(topics.topics[name] for name in sorted(topics.topics))
+
+
+def character_text(text: str, train_fraction: float = 0.9) -> CharacterText:
+    """Turns a text into integer characters and cuts it into two parts.
+
+    Args:
+        text: at least two characters.
+        train_fraction: share of the characters, from the start, in ``train``; in
+            (0, 1).
+
+    Raises:
+        ValueError: a part would be empty, or ``train_fraction`` is not in (0, 1).
+
+    Example:
+        >>> data = character_text("abracadabra", train_fraction=0.8)
+        >>> data.symbols, data.train.tolist(), data.validation.tolist()
+        ('abcdr', [0, 1, 4, 0, 2, 0, 3, 0], [1, 4, 0])
+    """
+    check_interval("train_fraction", train_fraction, 0.0, 1.0, closed="()")
+    cut = int(train_fraction * len(text))
+    if not 0 < cut < len(text):
+        raise ValueError(
+            "text must be long enough for two parts, got "
+            f"{len(text)} characters with train_fraction={train_fraction}"
+        )
+    symbols, indices = np.unique(list(text), return_inverse=True)
+    ids = jnp.asarray(indices, jnp.int32)
+    return CharacterText(ids[:cut], ids[cut:], "".join(symbols))
+
+
+def context_windows(
+    ids: Int[Array, " n"], length: int, every: int = 1
+) -> tuple[Int[Array, "windows length"], Int[Array, " windows"]]:
+    """All runs of ``length`` characters and the character after each.
+
+    Args:
+        ids: a text as integers.
+        length: characters in a window; static.
+        every: keep each ``every``-th window only; static.
+
+    Returns:
+        Windows of shape ``(w, length)`` and targets of shape ``(w,)``,
+        ``w = ceil((n - length) / every)``.
+
+    Raises:
+        ValueError: ``length`` or ``every`` is below 1, or no window fits.
+
+    Example:
+        >>> windows, targets = context_windows(jnp.arange(5), 3)
+        >>> windows.tolist(), targets.tolist()
+        ([[0, 1, 2], [1, 2, 3]], [3, 4])
+    """
+    check_integer("length", length)
+    check_integer("every", every)
+    if len(ids) <= length:
+        raise ValueError(f"length must be < the text's {len(ids)}, got {length}")
+    starts = jnp.arange(0, len(ids) - length, every)
+    return ids[starts[:, None] + jnp.arange(length)], ids[starts + length]

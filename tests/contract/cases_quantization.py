@@ -1,0 +1,3 @@
+"""How the battery is called on the factories of quantization."""
+
+QUANTIZATION = {}
