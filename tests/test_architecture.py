@@ -1,6 +1,7 @@
 """Who may import whom, and what the README says of the code."""
 
 import ast
+import graphlib
 import importlib.util
 import re
 import subprocess
@@ -57,6 +58,21 @@ def test_a_field_imports_core_and_only_the_fields_it_may(room):
             reaches = any(is_within(name, other) for other in others)
             if reaches and not any(is_within(name, a) for a in allowed):
                 pytest.fail(f"{path.relative_to(ROOT)} imports {name}")
+
+
+def test_no_file_imports_itself_through_others():
+    files = {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
+        for path in PACKAGE.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    needs = {
+        name: {f for n in imports(path) for f in files if is_within(n, f)}
+        for name, path in files.items()
+    }
+    assert "stochastic.noise" in needs["problems.stochastic"]
+    # Raises CycleError.
+    graphlib.TopologicalSorter(needs).prepare()
 
 
 def test_the_import_rule_can_fail(tmp_path):

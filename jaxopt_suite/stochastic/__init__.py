@@ -1,9 +1,12 @@
-"""Gradients under heavy-tailed noise: samplers, robust means, clipped methods.
+"""Gradients under noise: samplers, robust means, clipped methods, annealing.
 
 Chain :func:`aggregate_median_of_means` in front of any Optax optimizer and feed it
-per-example or per-group gradients (:func:`group_gradients`).
+per-example or per-group gradients (:func:`group_gradients`). Where the noise is a
+friend, :mod:`~jaxopt_suite.stochastic.schedules` cool it (:func:`annealed_sgd`), and
+:func:`run_chains` counts what that buys.
 """
 
+from jaxopt_suite.stochastic import schedules
 from jaxopt_suite.stochastic.accelerated import (
     clipped_sstm,
     mom_clipped_sstm,
@@ -24,6 +27,21 @@ from jaxopt_suite.stochastic.aggregators import (
     aggregate_median_of_means,
     aggregate_medoid,
     aggregate_trimmed_mean,
+)
+from jaxopt_suite.stochastic.annealing import (
+    annealed_sgd,
+    estimate_noise_std,
+    inject_gradient_noise,
+    langevin,
+    temperature_monitor,
+)
+from jaxopt_suite.stochastic.bounded_noise import rademacher, uniform
+from jaxopt_suite.stochastic.chains import (
+    ChainRecord,
+    ReplicaSummary,
+    queries_to_target,
+    replica_summary,
+    run_chains,
 )
 from jaxopt_suite.stochastic.clipped import (
     clip_by_scheduled_norm,
@@ -60,6 +78,11 @@ from jaxopt_suite.stochastic.noise import (
     symmetric_pareto,
     symmetric_stable,
 )
+from jaxopt_suite.stochastic.population_annealing import (
+    PopulationRecord,
+    population_annealing,
+    systematic_resample,
+)
 from jaxopt_suite.stochastic.robust_mean import (
     clip_then_mean,
     exact_median,
@@ -71,7 +94,10 @@ from jaxopt_suite.stochastic.robust_mean import (
 )
 
 __all__ = [
+    "ChainRecord",
     "Noise",
+    "PopulationRecord",
+    "ReplicaSummary",
     "accumulate_median_of_means",
     "adaptive_median_of_means",
     "add_noise",
@@ -83,6 +109,7 @@ __all__ = [
     "aggregate_median_of_means",
     "aggregate_medoid",
     "aggregate_trimmed_mean",
+    "annealed_sgd",
     "bias_bound",
     "cauchy",
     "cauchy_median_second_moment",
@@ -93,10 +120,13 @@ __all__ = [
     "clipped_sgd",
     "clipped_sstm",
     "default_num_groups",
+    "estimate_noise_std",
     "exact_median",
     "gaussian",
     "geometric_median",
     "group_gradients",
+    "inject_gradient_noise",
+    "langevin",
     "median_of_means",
     "median_of_means_steps",
     "median_of_means_tree",
@@ -108,8 +138,14 @@ __all__ = [
     "normalize",
     "normalized_sgd_momentum",
     "plan_groups",
+    "population_annealing",
+    "queries_to_target",
+    "rademacher",
+    "replica_summary",
     "restarted_clipped_sstm",
     "robustify",
+    "run_chains",
+    "schedules",
     "second_moment_bound",
     "skewed_stable",
     "sstm_eval_params",
@@ -118,7 +154,10 @@ __all__ = [
     "symmetric_lomax",
     "symmetric_pareto",
     "symmetric_stable",
+    "systematic_resample",
     "tail_index_hill",
     "tail_index_monitor",
+    "temperature_monitor",
     "trimmed_mean",
+    "uniform",
 ]
