@@ -101,7 +101,7 @@ def scale_by_lotion_adam(
     check_interval("b1", b1, 0.0, 1.0, closed="[)")
     check_interval("b2", b2, 0.0, 1.0, closed="[)")
     check_interval("eps", eps, 0.0)
-    bound = _ratio_bound(b1, b2, max_ratio)
+    _check_ratio(b1, b2, max_ratio)
 
     def init(params):
         zeros = jax.tree.map(wide_zeros, params)
@@ -134,8 +134,7 @@ def scale_by_lotion_adam(
         def ratio(selected, m, v, u):
             r = m / (jnp.sqrt(v) + eps)
             if selected:
-                limit = jnp.asarray(bound, r.dtype)
-                r = jnp.clip(r, -limit, limit)
+                r = _clip_ratio(r, b1, b2, max_ratio)
             return r.astype(u.dtype)
 
         updates = jax.tree.map(ratio, chosen, mu_hat, nu_hat, updates)
@@ -214,15 +213,20 @@ def lotion_adamw(
     )
 
 
-def _ratio_bound(b1: Any, b2: Any, max_ratio: Any) -> Any:
+def _check_ratio(b1: Any, b2: Any, max_ratio: Any) -> None:
     if max_ratio is not None:
         check_interval("max_ratio", max_ratio, 0.0, closed="(]")
-        return max_ratio
-    if is_concrete(b1) and is_concrete(b2) and np.any(np.square(b1) >= b2):
+    elif is_concrete(b1) and is_concrete(b2) and np.any(np.square(b1) >= b2):
         raise ValueError(
             "b1 must have b1**2 < b2, where Adam's ratio has a bound, got "
             f"b1={b1} and b2={b2}: choose others, or give max_ratio"
         )
-    bound = (1 - b1) / jnp.sqrt((1 - b2) * (1 - b1**2 / b2))
-    # Rounded, a ratio of Adam may pass its bound by some units in the last place.
-    return (1 + 1e-5) * bound
+
+
+def _clip_ratio(ratio: Array, b1: Any, b2: Any, max_ratio: Any) -> Array:
+    if max_ratio is None:
+        bound = (1 - b1) / ((1 - b2) * (1 - b1**2 / b2)) ** 0.5
+        # A ratio of Adam may pass its bound by some units in the last place.
+        max_ratio = bound * (1 + 32 * float(jnp.finfo(ratio.dtype).eps))
+    bound = jnp.asarray(max_ratio, ratio.dtype)
+    return jnp.clip(ratio, -bound, bound)

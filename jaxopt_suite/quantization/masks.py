@@ -11,7 +11,8 @@ from jaxtyping import Array, PyTree
 Mask = PyTree[bool] | Callable[[PyTree], PyTree[bool]] | None
 
 
-def _is_array(leaf: Any) -> bool:
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is an array, or stands for one."""
     return hasattr(leaf, "dtype") and hasattr(leaf, "shape")
 
 
@@ -26,7 +27,7 @@ def default_mask(params: PyTree) -> PyTree[bool]:
     """
 
     def select(leaf):
-        floating = _is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
+        floating = is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
         return bool(floating and len(leaf.shape) >= 2)
 
     return jax.tree.map(select, params)
@@ -53,7 +54,7 @@ def where_path(predicate: Callable[[str], bool]) -> Callable[[PyTree], PyTree[bo
     def mask(params):
         def select(path, leaf):
             name = jax.tree_util.keystr(path, simple=True, separator="/")
-            return _is_array(leaf) and bool(predicate(name))
+            return is_array(leaf) and bool(predicate(name))
 
         return jax.tree_util.tree_map_with_path(select, params)
 
@@ -100,7 +101,7 @@ def _checked(path: Any, selected: Any, leaf: Any) -> bool:
     where = jax.tree_util.keystr(path)
     if not isinstance(selected, (bool, np.bool_)):
         raise ValueError(f"mask{where} must be a static bool, got {selected!r}")
-    if not selected or not _is_array(leaf):
+    if not selected or not is_array(leaf):
         return False
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
         raise ValueError(

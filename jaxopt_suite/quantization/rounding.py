@@ -119,7 +119,7 @@ def make_quantizer(
     return _make(fmt, granularity)
 
 
-class _Measured(NamedTuple):
+class Measured(NamedTuple):
     """Weights in wide arithmetic, with numbers of their groups to broadcast."""
 
     w: Float[Array, "..."]
@@ -127,24 +127,42 @@ class _Measured(NamedTuple):
     top: Float[Array, "..."]  # the group's largest |w|; 0 for a zero group
 
 
+def _groups(
+    w: Any, fmt: QuantFormat, granularity: Granularity
+) -> tuple[Float[Array, "..."], ...]:
+    check_floating("w", w)
+    w = jnp.asarray(w)
+    wide = w.astype(statistics_dtype(w.dtype))
+    largest = group_max(jnp.abs(wide), granularity)
+    # A product: XLA makes one of a quotient by a constant, but not everywhere.
+    scale = largest * (1.0 / fmt.qmax)
+    is_zero = scale < jnp.finfo(jnp.float32).tiny
+    return wide, jnp.where(is_zero, 1.0, scale), jnp.where(is_zero, 0.0, largest)
+
+
+def measure(w: Any, fmt: QuantFormat, granularity: Granularity) -> Measured:
+    """Weights with the scale and the largest size of each one's group."""
+    wide, *per_group = _groups(w, fmt, granularity)
+    return Measured(wide, *(spread(x, wide.shape, granularity) for x in per_group))
+
+
+def unscaled(
+    m: Measured, grid_values: Float[Array, "..."], fmt: QuantFormat, dtype: Any
+) -> Float[Array, "..."]:
+    """Grid values as weights, rounded to the values of ``dtype`` but kept wide."""
+    # scale * qmax may miss the largest weight by a unit in the last place.
+    at_end = jnp.abs(grid_values) == fmt.qmax
+    values = jnp.where(at_end, jnp.sign(grid_values) * m.top, m.scale * grid_values)
+    if values.dtype == dtype:
+        return values
+    # Not a cast there and back, which XLA may drop.
+    info = jnp.finfo(dtype)
+    return jax.lax.reduce_precision(values, info.nexp, info.nmant)
+
+
 @functools.cache
 def _make(fmt: QuantFormat, granularity: Granularity) -> Quantizer:
     nearest, cell = _nearest_of(fmt), _cell_of(fmt)
-
-    def groups(w):
-        check_floating("w", w)
-        w = jnp.asarray(w)
-        wide = w.astype(statistics_dtype(w.dtype))
-        largest = group_max(jnp.abs(wide), granularity)
-        # A product: XLA turns a quotient by a constant into one, but not everywhere.
-        scale = largest * (1.0 / fmt.qmax)
-        is_zero = scale < jnp.finfo(jnp.float32).tiny
-        scale = jnp.where(is_zero, 1.0, scale)
-        return wide, scale, jnp.where(is_zero, 0.0, largest)
-
-    def measure(w):
-        wide, *per_group = groups(w)
-        return _Measured(wide, *(spread(x, w.shape, granularity) for x in per_group))
 
     def scaled(m):
         # By the plain scale XLA would divide in some programs, and in others multiply
@@ -152,28 +170,23 @@ def _make(fmt: QuantFormat, granularity: Granularity) -> Quantizer:
         z = m.w / jnp.where(m.w == 0, 1.0, m.scale)
         return jnp.where(m.top == 0, 0.0, jnp.clip(z, fmt.grid[0], fmt.grid[-1]))
 
-    def unscaled(m, values):
-        # scale * qmax may miss the largest weight by a unit in the last place.
-        at_end = jnp.abs(values) == fmt.qmax
-        return jnp.where(at_end, jnp.sign(values) * m.top, m.scale * values)
-
     def cells(m, dtype):
         z = scaled(m)
         closest = nearest(z)
-        on_grid = _stored(unscaled(m, closest), dtype) == m.w
+        on_grid = unscaled(m, closest, fmt, dtype) == m.w
         z = jnp.where(on_grid, closest, z)
         lo, hi = cell(z)
         return lo, hi, (z - lo) / (hi - lo)
 
     def frozen(w):
         w = jnp.asarray(w)
-        return w, jax.lax.stop_gradient(measure(w))
+        return w, jax.lax.stop_gradient(measure(w, fmt, granularity))
 
-    # Compiled even where the caller is not: one pass over the weights, and the same bits
-    # as within a larger program.
+    # Compiled even where the caller is not: one pass over the weights, and the same
+    # bits as within a larger program.
     @jax.jit
     def scale(w):
-        return groups(w)[1]
+        return _groups(w, fmt, granularity)[1]
 
     @jax.jit
     def neighbours(w):
@@ -183,19 +196,20 @@ def _make(fmt: QuantFormat, granularity: Granularity) -> Quantizer:
     @jax.jit
     def round_nearest(w):
         w, m = frozen(w)
-        return _stored(unscaled(m, nearest(scaled(m))), w.dtype).astype(w.dtype)
+        return unscaled(m, nearest(scaled(m)), fmt, w.dtype).astype(w.dtype)
 
     @jax.jit
     def round_random(key, w):
         w, m = frozen(w)
         lo, hi, delta = cells(m, w.dtype)
         up = jax.random.uniform(key, w.shape, delta.dtype) < delta
-        return _stored(unscaled(m, jnp.where(up, hi, lo)), w.dtype).astype(w.dtype)
+        drawn = jnp.where(up, hi, lo)
+        return unscaled(m, drawn, fmt, w.dtype).astype(w.dtype)
 
     @functools.partial(jax.jit, static_argnames="differentiate_scale")
     def variance(w, differentiate_scale=True):
         w = jnp.asarray(w)
-        m = measure(w)
+        m = measure(w, fmt, granularity)
         lo, hi, delta = cells(jax.lax.stop_gradient(m), w.dtype)
         s = m.scale if differentiate_scale else jax.lax.stop_gradient(m.scale)
         below, above = jnp.maximum(m.w - s * lo, 0.0), jnp.maximum(s * hi - m.w, 0.0)
@@ -205,11 +219,11 @@ def _make(fmt: QuantFormat, granularity: Granularity) -> Quantizer:
     @jax.jit
     def codes(w):
         _, m = frozen(w)
-        return nearest(scaled(m), codes=True), jax.lax.stop_gradient(groups(w)[1])
+        return nearest(scaled(m), codes=True), jax.lax.stop_gradient(scale(w))
 
     @jax.jit
     def dequantize(codes, scales):
-        values = _decode(fmt, codes).astype(scales.dtype)
+        values = decode(fmt, codes).astype(scales.dtype)
         return values * spread(scales, codes.shape, granularity)
 
     return Quantizer(
@@ -223,14 +237,6 @@ def _make(fmt: QuantFormat, granularity: Granularity) -> Quantizer:
         codes,
         dequantize,
     )
-
-
-def _stored(x: Float[Array, "..."], dtype: Any) -> Float[Array, "..."]:
-    """Rounds to the values of ``dtype``; XLA may drop a cast there and back."""
-    if x.dtype == dtype:
-        return x
-    info = jnp.finfo(dtype)
-    return jax.lax.reduce_precision(x, info.nexp, info.nmant)
 
 
 def _nearest_of(fmt: QuantFormat) -> Callable[..., Array]:
@@ -291,7 +297,8 @@ def _pick(
     return jnp.asarray(values)[count]
 
 
-def _decode(fmt: QuantFormat, codes: Int[Array, "..."]) -> Float[Array, "..."]:
+def decode(fmt: QuantFormat, codes: Int[Array, "..."]) -> Array:
+    """The grid values of codes; NaN for a code that stands for none."""
     if fmt.is_integer:
         return codes
     table = np.full(256, np.nan)

@@ -6,7 +6,7 @@ friend, :mod:`~jaxopt_suite.stochastic.schedules` cool it (:func:`annealed_sgd`)
 :func:`run_chains` counts what that buys.
 """
 
-from jaxopt_suite.stochastic import schedules
+from jaxopt_suite.stochastic import annealing_oracle, diffusion_oracle, schedules
 from jaxopt_suite.stochastic.accelerated import (
     clipped_sstm,
     mom_clipped_sstm,
@@ -49,6 +49,7 @@ from jaxopt_suite.stochastic.clipped import (
     mom_clipped_sgd,
     normalized_sgd_momentum,
 )
+from jaxopt_suite.stochastic.diffusion_oracle import Landscape1D, landscape_1d
 from jaxopt_suite.stochastic.gradient_noise import (
     add_noise_to_gradient,
     noisy_oracle,
@@ -92,12 +93,19 @@ from jaxopt_suite.stochastic.robust_mean import (
     medoid,
     trimmed_mean,
 )
+from jaxopt_suite.stochastic.schedule_planning import (
+    SchedulePlan,
+    plan_schedule,
+    staircase,
+)
 
 __all__ = [
     "ChainRecord",
+    "Landscape1D",
     "Noise",
     "PopulationRecord",
     "ReplicaSummary",
+    "SchedulePlan",
     "accumulate_median_of_means",
     "adaptive_median_of_means",
     "add_noise",
@@ -110,6 +118,7 @@ __all__ = [
     "aggregate_medoid",
     "aggregate_trimmed_mean",
     "annealed_sgd",
+    "annealing_oracle",
     "bias_bound",
     "cauchy",
     "cauchy_median_second_moment",
@@ -120,12 +129,14 @@ __all__ = [
     "clipped_sgd",
     "clipped_sstm",
     "default_num_groups",
+    "diffusion_oracle",
     "estimate_noise_std",
     "exact_median",
     "gaussian",
     "geometric_median",
     "group_gradients",
     "inject_gradient_noise",
+    "landscape_1d",
     "langevin",
     "median_of_means",
     "median_of_means_steps",
@@ -138,6 +149,7 @@ __all__ = [
     "normalize",
     "normalized_sgd_momentum",
     "plan_groups",
+    "plan_schedule",
     "population_annealing",
     "queries_to_target",
     "rademacher",
@@ -149,6 +161,7 @@ __all__ = [
     "second_moment_bound",
     "skewed_stable",
     "sstm_eval_params",
+    "staircase",
     "storm",
     "student_t",
     "symmetric_lomax",

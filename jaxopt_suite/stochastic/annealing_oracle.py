@@ -43,6 +43,7 @@ from jaxopt_suite.stochastic.sgd_kernel import (
     banded_kernel,
     check_grid,
     check_law,
+    check_list,
     check_rates,
     dense_kernel,
     tabulate,
@@ -194,8 +195,7 @@ def propagate_stages(
     points, step = check_grid(grid)
     check_law(p0, points)
     check_rates("rates", rates, noise_std, step)
-    if jnp.ndim(rates) != 1:
-        raise ValueError(f"rates must have shape (m,), got shape {jnp.shape(rates)}")
+    check_list("rates", rates)
     if isinstance(p0, np.ndarray):
         slopes = tabulate("h_grad", h_grad, points)
         law = np.asarray(p0, np.float64)

@@ -16,6 +16,7 @@ from jaxopt_suite.stochastic.sgd_kernel import (
     banded_kernel,
     check_grid,
     check_law,
+    check_list,
     check_rates,
     is_even,
     join,
@@ -84,7 +85,9 @@ def fixed_rate_queries(
     points, step = check_grid(grid)
     check_law(p0, points)
     check_rates("rates", rates, noise_std, step)
-    targets, rates = np.atleast_1d(targets), np.atleast_1d(rates)
+    check_list("rates", rates)
+    check_list("targets", targets)
+    targets, rates = np.asarray(targets), np.asarray(rates)
     slopes, heights = tabulate("h_grad", h_grad, points), tabulate("h", h, points)
     even = is_even(points, slopes, heights)
     law = split(np.asarray(p0, np.float64), even)[0]
@@ -154,7 +157,7 @@ def schedule_queries(
     even h on a symmetric grid is split into its even and odd half.
 
     Args:
-        h: the function.
+        h: the function, >= 0: subtract its minimum.
         h_grad: its derivative.
         grid: increasing, uniform, with steps of at most ``rates * noise_std``.
         noise_std: :math:`\sigma > 0`.
@@ -180,15 +183,19 @@ def schedule_queries(
     points, step = check_grid(grid)
     check_law(p0, points)
     check_rates("rates", rates, noise_std, step)
+    check_list("rates", rates)
+    check_list("targets", targets)
     check_interval("targets", targets, 0.0, closed="()")
     for exponent in exponents:
         check_integer("exponents", exponent, 0)
     if not exponents or np.any(np.diff(exponents) <= 0):
         raise ValueError(f"exponents must be increasing, got {exponents}")
     slopes, heights = tabulate("h_grad", h_grad, points), tabulate("h", h, points)
+    if np.min(heights) < 0:
+        raise ValueError(f"h must be >= 0 on the grid, got {np.min(heights):g}")
     even = is_even(points, slopes, heights)
     laws = [[part] * len(exponents) for part in split(np.asarray(p0, np.float64), even)]
-    for rate in np.atleast_1d(rates):
+    for rate in rates:
         kernel = banded_kernel(points, slopes, rate, noise_std).toarray()
         for part, power in zip(laws, split(kernel, even), strict=True):
             for level in range(exponents[-1] + 1):
@@ -199,7 +206,7 @@ def schedule_queries(
     law = np.stack([join(list(parts), even) for parts in zip(*laws, strict=True)])
     expected = law @ heights
     num_queries = np.size(rates) * 2.0 ** np.asarray(exponents)
-    queries = [_crossing(expected, num_queries, t) for t in np.atleast_1d(targets)]
+    queries = [_crossing(expected, num_queries, t) for t in targets]
     return ScheduleQueries(np.array(queries), num_queries, expected, law)
 
 

@@ -151,14 +151,8 @@ def population_annealing(
     def advance(key, start, now):
         run_key, optimizer_key = jax.random.split(key)
         tx = optimizer(optimizer_key, now)
-        result = optimize(
-            tx,
-            task,
-            run_key,
-            steps_per_stage,
-            params=start,
-            record_every=steps_per_stage,
-        )
+        steps = steps_per_stage
+        result = optimize(tx, task, run_key, steps, params=start, record_every=steps)
         return result.params, jax.tree.map(lambda row: row[-1], result.record)
 
     def stage(population, inputs):

@@ -7,9 +7,8 @@ the names: ``schedules.cosine(1.0, 100)``.
 
 A schedule maps the number of steps so far to a rate, float32 (float64 under x64), and
 is a ``learning_rate=`` of any Optax optimizer. All parameters may be traced, so a sweep
-over them is one compile. The sizes ``N``, ``stage_length``, ``warmup``, ``stable``,
-``decay`` and ``period`` are whole numbers below 2^31; counts are taken apart in
-integers, so that a run of 1e9 steps keeps its stages and its end.
+over them is one compile. Numbers of steps are whole and below 2^31; they are compared
+in integers, so that a run of 1e9 steps keeps its stages and its end.
 """
 
 from typing import Any
@@ -97,8 +96,8 @@ def stagewise(eta0: Scalar, factor: Scalar, stage_length: Size) -> optax.Schedul
 def polynomial(eta0: Scalar, tau: Scalar, power: Scalar) -> optax.Schedule:
     r"""Decay with a power of the step count, :math:`\eta_k = \eta_0 (1 + k/\tau)^{-p}`.
 
-    On a quadratic of curvature 1 with unit noise and second moment 9 at the start, the
-    best schedule of all is ``polynomial(0.9, 10 / 9, 1.0)``.
+    ``polynomial(0.9, 10 / 9, 1.0)`` is the best of all schedules on :math:`x^2/2` with
+    unit noise from :math:`E x_0^2 = 9`.
 
     Args:
         eta0: first rate, > 0.
@@ -123,8 +122,6 @@ def polynomial(eta0: Scalar, tau: Scalar, power: Scalar) -> optax.Schedule:
 
 def inverse_log(c: Scalar, k0: Scalar = 2.0) -> optax.Schedule:
     r"""Classical simulated annealing, :math:`\eta_k = c / \log(k + k_0)`.
-
-    It finds the global minimum with certainty, after exponentially many steps.
 
     Args:
         c: scale of the rate, > 0.
@@ -327,9 +324,8 @@ def anneal_recipe(
 ) -> optax.Schedule:
     r"""The default annealing schedule of a landscape whose scales are known.
 
-    :func:`geometric` from :math:`\eta_0 = \min(2 T_0 / \sigma^2, 0.7 / L)`, the wanted
-    temperature unless the step would be unstable, to :math:`\min(2 T_{end} / \sigma^2,
-    \eta_0)`.
+    :func:`geometric` from :math:`\eta_0 = \min(2 T_0 / \sigma^2, 0.7 / L)`, which is
+    stable, to :math:`\min(2 T_{end} / \sigma^2, \eta_0)`.
 
     Args:
         L: smoothness of the objective, > 0, as ``landscape.smoothness``.
@@ -340,7 +336,7 @@ def anneal_recipe(
 
     Raises:
         ValueError: a concrete argument is not positive, or ``T_end`` is above the
-            temperature at the start. So no rate reaches :math:`2 / L`.
+            temperature at the start, so that no rate comes near 2 / L.
 
     Example:
         >>> schedule = anneal_recipe(L=41.5, sigma=10.0, T0=0.6, N=1000, T_end=0.03)
@@ -399,7 +395,6 @@ def _check_size(name: str, value: Any, low: int = 1) -> None:
     """Requires whole numbers from ``low`` on that fit an int32, where concrete."""
     if not is_concrete(value):
         return
-    entries = np.asarray(value)
-    if np.all((entries >= low) & (entries < 2**31) & (entries == np.floor(entries))):
-        return
-    raise ValueError(f"{name} must be a whole number in [{low}, 2^31), got {value}")
+    x = np.asarray(value)
+    if not np.all((x >= low) & (x < 2**31) & (x == np.floor(x))):
+        raise ValueError(f"{name} must be a whole number in [{low}, 2^31), got {value}")

@@ -49,11 +49,23 @@ def check_rates(name: str, rates: Any, noise_std: Any, step: float) -> None:
     check_interval("noise_std", noise_std, 0.0, closed="()")
     if not (is_concrete(rates) and is_concrete(noise_std)):
         return
-    least = np.min(np.asarray(rates) * np.asarray(noise_std))
+    least = np.min(np.asarray(rates) * np.asarray(noise_std), initial=np.inf)
     if step > least * (1 + 1e-6):
         raise ValueError(
             f"grid must have steps of at most {name} * noise_std = {least:g}, got "
             f"{step:g}: use a finer grid"
+        )
+
+
+def check_list(name: str, value: Any) -> None:
+    """Requires shape ``(m,)`` with at least one entry.
+
+    Raises:
+        ValueError: it has another shape.
+    """
+    if jnp.ndim(value) != 1 or not jnp.size(value):
+        raise ValueError(
+            f"{name} must have shape (m,), m >= 1, got shape {jnp.shape(value)}"
         )
 
 
@@ -84,7 +96,7 @@ def tabulate(
     """Float64 values at points, also of a JAX function.
 
     Raises:
-        ValueError: the function does not act entry by entry.
+        ValueError: the function does not act entry by entry, or is not finite.
     """
     with jax.enable_x64(True):
         values = np.asarray(function(points.ravel()), np.float64)
@@ -93,6 +105,9 @@ def tabulate(
             f"{name} must act entry by entry, got shape {values.shape} for "
             f"{(points.size,)}: wrap it in jax.vmap"
         )
+    if not np.all(np.isfinite(values)):
+        place = points.ravel()[np.argmin(np.isfinite(values))]
+        raise ValueError(f"{name} must be finite on the grid, it is not at {place:g}")
     return values.reshape(points.shape)
 
 
@@ -219,4 +234,6 @@ def join(parts: list[np.ndarray], even: bool) -> np.ndarray:
     folded, odd = parts
     middle = len(folded) - len(odd)
     right, left = (folded[middle:] + odd) / 2, (folded[middle:] - odd) / 2
+    # Rounding of the difference leaves no negative mass: the law may start a next run.
+    right, left = np.maximum(right, 0.0), np.maximum(left, 0.0)
     return np.concatenate([left[::-1], folded[:middle], right])

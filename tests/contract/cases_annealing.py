@@ -1,7 +1,5 @@
 """How the battery is called on the factories of annealing."""
 
-import jax
-
 NEGATIVE_NOISE = ({"noise_std": -1.0}, "noise_std must be >= 0, got -1.0")
 
 ANNEALING = {
@@ -9,10 +7,6 @@ ANNEALING = {
         "hyperparameters": {"schedule": 0.1, "noise_std": (0.5, 1.0)},
         "key": "key",
         "bad": [NEGATIVE_NOISE, ({"schedule": 0.0}, "schedule must be > 0, got 0.0")],
-    },
-    "stochastic.annealed_sgd:minibatches": {
-        "hyperparameters": {"schedule": 0.1},
-        "static": {"noise_std": 0.0, "key": jax.random.key(0)},
     },
     "stochastic.inject_gradient_noise": {
         "hyperparameters": {"noise_std": (0.5, 1.0)},

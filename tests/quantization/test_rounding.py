@@ -17,7 +17,7 @@ from jaxopt_suite.quantization import (
 )
 
 GRANULARITIES = (per_tensor(), per_channel(0), per_channel(-1), per_block(3, 0))
-GRANULARITIES += (per_block(3), per_block(8), per_block(100))
+GRANULARITIES += (per_block(3), per_block(100))
 
 
 def weights(shape, seed=0):
@@ -102,7 +102,7 @@ def test_the_shape_of_scales(name):
     )
 
 
-@pytest.mark.parametrize("name", ["int2", "int3", "int8", "fp8"])
+@pytest.mark.parametrize("name", ["int2", "int8", "fp8"])
 def test_the_other_formats_too(name):
     quantizer, w = make_quantizer(name, per_block(16)), weights((50, 32), 1)
     got = compiled(quantizer)(w)
@@ -111,9 +111,9 @@ def test_the_other_formats_too(name):
     tied = abs(expected["delta"] - 0.5) < 1e-4
     missed = abs(got["cast"] - expected["nearest"])
     assert np.all((missed <= 1e-6 * abs(expected["nearest"])) | tied)
-    np.testing.assert_allclose(
-        got["variance"], expected["variance"], atol=2e-5 * expected["scale"].max() ** 2
-    )
+    step = expected["scale"] * (expected["hi"] - expected["lo"])
+    missed = abs(got["variance"] - expected["variance"])
+    assert np.all(missed <= 1e-6 * abs(w) * step)
 
 
 def test_ties_go_to_the_even_code():
@@ -148,7 +148,7 @@ def test_grid_values_are_their_own_lower_neighbour_but_for_the_last():
         pytest.param(name, granularity, marks=() if fast else pytest.mark.slow)
         for name in ("int2", "int3", "int4", "int8", "fp4")
         for granularity in (per_tensor(), per_channel(0), per_block(3))
-        for fast in [name == "int4" or granularity.kind == "block"]
+        for fast in [name == "int4" or (name, granularity.kind) == ("fp4", "block")]
     ],
 )
 def test_random_rounding_has_the_mean_and_the_variance_it_should(name, granularity):
@@ -212,7 +212,8 @@ def million(granularity):
     [
         ("int4", per_tensor()),
         ("int4", per_channel(1)),
-        *((name, per_block(32)) for name in ("int4", "int8", "fp4", "nf4")),
+        *((name, per_block(32)) for name in ("int4", "int8", "fp4")),
+        pytest.param("nf4", per_block(32), marks=pytest.mark.slow),
     ],
 )
 def test_a_second_rounding_changes_no_bit(name, granularity):
@@ -232,7 +233,11 @@ def test_a_second_rounding_changes_no_bit(name, granularity):
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("int4", jnp.bfloat16), ("int8", jnp.bfloat16), ("fp4", jnp.float16)],
+    [
+        ("int4", jnp.bfloat16),
+        ("int8", jnp.bfloat16),
+        pytest.param("fp4", jnp.float16, marks=pytest.mark.slow),
+    ],
 )
 def test_a_second_rounding_changes_no_bit_of_narrow_weights(name, dtype):
     quantizer = make_quantizer(name, per_block(32))

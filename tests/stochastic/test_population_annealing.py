@@ -20,7 +20,9 @@ from jaxopt_suite.stochastic import (
 )
 
 KEY = jax.random.key(2)
-resample = jax.jit(systematic_resample)
+# Short runs: compiling costs more than running.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+resample = jit(systematic_resample)
 
 
 # --- resampling ---------------------------------------------------------------------
@@ -69,7 +71,7 @@ def test_two_stages_by_hand():
     landscape, problem = rastrigin(2, A=1.0), landscape_problem(rastrigin(2, A=1.0))
     temperatures = [1.0, 0.3]
 
-    @jax.jit
+    @jit
     def anneal():
         return population_annealing(
             landscape,
@@ -81,7 +83,7 @@ def test_two_stages_by_hand():
             target=8.0,
         )
 
-    @jax.jit
+    @jit
     def advance(key, start, now):
         run_key, optimizer_key = jax.random.split(key)
         tx = langevin(now, 0.01, optimizer_key)
@@ -118,7 +120,7 @@ def reweighted():
     """Exact draws at T = 1, which only resampling takes to T = 1/2 and 1/3."""
     count = 20_000
     draws = np.random.default_rng(0).normal(size=(count, 1)).astype(np.float32)
-    return jax.jit(
+    return jit(
         lambda starts: population_annealing(
             quadratic(jnp.ones(1)),
             lambda key, T: optax.set_to_zero(),
@@ -156,7 +158,7 @@ def test_the_effective_size_is_that_of_gaussian_weights():
 
 def test_a_diverged_chain_is_counted_and_replaced():
     starts = jnp.array([[0.0], [jnp.nan], [0.0], [jnp.inf]])
-    record = jax.jit(
+    record = jit(
         lambda: population_annealing(
             quadratic(jnp.ones(1)),
             lambda key, T: optax.set_to_zero(),

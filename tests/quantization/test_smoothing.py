@@ -1,0 +1,308 @@
+"""The smoothed loss against enumeration corner by corner, and its estimators."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rounding_reference import grid_of, reference
+
+from jaxopt_suite.quantization import (
+    exact_smoothed_loss,
+    flip_gradient,
+    gauss_newton_loss,
+    get_format,
+    make_quantizer,
+    monte_carlo_smoothed_loss,
+    per_block,
+    per_channel,
+    per_tensor,
+    quadratic_smoothed_loss,
+    quantize_tree,
+)
+
+
+def corners_of(name, w, granularity=None):
+    """All roundings of a vector and their probabilities, in NumPy."""
+    r = reference(grid_of(name), w, granularity or per_tensor())
+    up = np.array(list(np.ndindex(*(2,) * w.size)), bool)
+    probabilities = np.prod(np.where(up, r["delta"], 1 - r["delta"]), axis=1)
+    return r["scale"] * np.where(up, r["hi"], r["lo"]), probabilities
+
+
+def quadratic(d, seed):
+    rng = np.random.default_rng(seed)
+    a = rng.standard_normal((d, d))
+    return a @ a.T / d, rng.standard_normal(d), rng.standard_normal(d)
+
+
+# --- quadratics ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["int4", "fp4"])
+@pytest.mark.parametrize("x64", [False, True])
+def test_for_a_quadratic_it_is_the_loss_and_the_weighted_variance(name, x64):
+    hessian, w_star, w = quadratic(8, 0)
+    corners, probabilities = corners_of(name, w)
+    offsets = corners - w_star
+    expected = probabilities @ np.einsum("ci,ij,cj->c", offsets, hessian, offsets) / 2
+    unit = 1e-12 if x64 else 1e-5
+    quantizer = make_quantizer(name)
+    with jax.enable_x64(x64):
+        hessian, w_star, w = (jnp.asarray(x) for x in (hessian, w_star, w))
+        loss = lambda q: (q - w_star) @ hessian @ (q - w_star) / 2  # noqa: E731
+        got = exact_smoothed_loss(loss, quantizer, w)
+        closed = quadratic_smoothed_loss(hessian, w_star, quantizer, w)
+        penalized = gauss_newton_loss(loss, quantizer, jnp.diag(hessian), mask=True)(w)
+    np.testing.assert_allclose(got, expected, rtol=unit)
+    np.testing.assert_allclose(closed, expected, rtol=unit)
+    np.testing.assert_allclose(penalized, expected, rtol=unit)
+
+
+def test_blocks_have_scales_of_their_own():
+    hessian, w_star, w = quadratic(8, 1)
+    granularity = per_block(3)
+    corners, probabilities = corners_of("int3", w, granularity)
+    offsets = corners - w_star
+    expected = probabilities @ np.einsum("ci,ij,cj->c", offsets, hessian, offsets) / 2
+    quantizer = make_quantizer("int3", granularity)
+    loss = lambda q: (q - w_star) @ hessian @ (q - w_star) / 2  # noqa: E731
+    got = exact_smoothed_loss(loss, quantizer, w)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    as_matrix = make_quantizer("int3", per_channel(0))
+    square = exact_smoothed_loss(jnp.sum, as_matrix, w.reshape(2, 4))
+    np.testing.assert_allclose(square, w.sum(), rtol=1e-5)
+
+
+def test_the_gradient_of_the_penalized_loss_is_that_of_the_smoothed_one():
+    hessian, w_star, w = (jnp.asarray(x, jnp.float32) for x in quadratic(8, 2))
+    quantizer = make_quantizer("int4")
+    loss = lambda q: (q - w_star) @ hessian @ (q - w_star) / 2  # noqa: E731
+    exact = jax.grad(lambda w: exact_smoothed_loss(loss, quantizer, w))(w)
+    penalized = gauss_newton_loss(loss, quantizer, jnp.diag(hessian), mask=True)
+    np.testing.assert_allclose(jax.grad(penalized)(w), exact, rtol=1e-4, atol=1e-5)
+
+
+# --- the same least value as the quantized loss -------------------------------------
+
+
+def waves(q):
+    a, b = q[..., 0], q[..., 1]
+    bowl = 0.3 * (a - 0.7) ** 2 + 0.2 * (b + 0.4) ** 2
+    return jnp.sin(3 * a) * jnp.cos(2 * b) + bowl
+
+
+def bowl(q):
+    return (q[..., 0] - 1) ** 2 + 3 * (q[..., 1] - 0.43) ** 2
+
+
+@functools.cache
+def on_nodes(loss, name):
+    """Over the nodes of a square: smoothed loss, least corner, losses of the casts."""
+    quantizer = make_quantizer(name)
+    axis = np.linspace(-2, 2, 401)
+    nodes = jnp.asarray(np.stack(np.meshgrid(axis, axis, indexing="ij"), -1))
+
+    @jax.jit
+    @jax.vmap
+    @jax.vmap
+    def evaluate(w):
+        lo, hi, _ = quantizer.neighbours(w)
+        scale = quantizer.scale(w)
+        corners = scale * jnp.stack(
+            [jnp.stack([a, b]) for a in (lo[0], hi[0]) for b in (lo[1], hi[1])]
+        )
+        cast = quantizer.round_nearest(w)
+        smoothed = lambda w: exact_smoothed_loss(loss, quantizer, w)  # noqa: E731
+        return (smoothed(w), jnp.min(loss(corners)), loss(cast), smoothed(cast), cast)
+
+    return [np.asarray(x) for x in evaluate(nodes)]
+
+
+@pytest.mark.parametrize("name", ["int2", "int3", "int4"])
+@pytest.mark.parametrize("loss", [waves, bowl])
+def test_smoothing_keeps_the_least_value_and_where_it_is(loss, name):
+    smoothed, least_corner, of_cast, smoothed_cast, cast = on_nodes(loss, name)
+    assert np.all(smoothed >= least_corner - 1e-6 * (1 + np.abs(smoothed)))
+    np.testing.assert_allclose(smoothed_cast, of_cast, rtol=1e-6, atol=1e-6)
+    least = min(smoothed.min(), smoothed_cast.min())
+    np.testing.assert_allclose(least, of_cast.min(), atol=1e-6)
+    # The minimiser is a rounded point.
+    at = np.unravel_index(np.argmin(smoothed_cast), smoothed_cast.shape)
+    quantizer = make_quantizer(name)
+    np.testing.assert_array_equal(quantizer.round_nearest(cast[at]), cast[at])
+    assert smoothed_cast[at] <= smoothed.min() + 1e-6
+
+
+def test_a_bowl_has_another_least_point_in_every_format():
+    found = []
+    for name in ("int2", "int3", "int4"):
+        _, _, of_cast, _, cast = on_nodes(bowl, name)
+        found.append(cast[np.unravel_index(np.argmin(of_cast), of_cast.shape)])
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert np.abs(found[i] - found[j]).max() > 1e-3
+    waves_least = [on_nodes(waves, name)[2].min() for name in ("int2", "int3", "int4")]
+    np.testing.assert_allclose(waves_least, -0.7546913, atol=2e-6)
+
+
+# --- estimators ---------------------------------------------------------------------
+
+
+def steep(q):
+    return jnp.tanh(jnp.sum(q * jnp.arange(1.0, 9.0))) + 0.1 * jnp.sum(q**4)
+
+
+def test_the_monte_carlo_estimate_converges_with_one_over_the_root_of_samples():
+    w = np.random.default_rng(3).standard_normal((1, 8)).astype(np.float32)
+    quantizer = make_quantizer("int3")
+    exact = float(exact_smoothed_loss(lambda q: steep(q[0]), quantizer, w))
+    corners, probabilities = corners_of("int3", w[0])
+    losses = np.asarray(jax.vmap(steep)(corners), np.float64)
+    sd = np.sqrt(probabilities @ losses**2 - exact**2)
+    params = {"w": jnp.asarray(w), "b": jnp.ones(3)}
+
+    def estimates(num_samples):
+        estimate = lambda key: monte_carlo_smoothed_loss(  # noqa: E731
+            lambda p: steep(p["w"][0]), quantizer, params, key, num_samples
+        )
+        keys = jax.random.split(jax.random.key(num_samples), 400)
+        return np.asarray(jax.jit(jax.vmap(estimate))(keys), np.float64)
+
+    for num_samples in (4, 64, 1024):
+        found = estimates(num_samples)
+        expected = sd / np.sqrt(num_samples)
+        # A mean within 5.5 standard errors, a standard deviation (of 400) within six.
+        assert abs(found.mean() - exact) <= 5.5 * expected / 20 + 1e-5
+        np.testing.assert_allclose(found.std(), expected, rtol=6 / np.sqrt(800))
+
+
+def test_a_draw_is_that_of_the_tree():
+    quantizer, key = make_quantizer("int3"), jax.random.key(4)
+    params = {"w": jnp.linspace(-1, 1, 30)[None], "b": jnp.ones(2)}
+    loss = lambda p: jnp.sum(p["w"] ** 2) + jnp.sum(p["b"])  # noqa: E731
+    (draw_key,) = jax.random.split(key, 1)
+    drawn = quantize_tree(quantizer, params, key=draw_key)
+    got = monte_carlo_smoothed_loss(loss, quantizer, params, key, 1)
+    np.testing.assert_allclose(got, loss(drawn), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["int3", "fp4"])
+def test_the_flip_gradient_is_unbiased(name):
+    # Five standard errors for each of 8 weights and two formats: 6e-7 * 16 < 1e-5.
+    w = np.random.default_rng(5).standard_normal(8).astype(np.float32)
+    quantizer = make_quantizer(name)
+    r = reference(grid_of(name), w, per_tensor())
+    corners, _ = corners_of(name, w)
+    losses = np.asarray(jax.vmap(steep)(corners), np.float64).reshape((2,) * 8)
+    expected = np.zeros(8)
+    for i in range(8):
+        # The slope along weight i, averaged over the roundings of the others.
+        others = np.where(np.arange(8) == i, 0.5, r["delta"])
+        flip = np.take(losses, 1, i) - np.take(losses, 0, i)
+        for j in reversed([j for j in range(8) if j != i]):
+            axis = j if j < i else j - 1
+            low, high = np.take(flip, 0, axis), np.take(flip, 1, axis)
+            flip = (1 - others[j]) * low + others[j] * high
+        expected[i] = flip / (r["scale"][i] * (r["hi"][i] - r["lo"][i]))
+    largest = np.argmax(np.abs(w))
+    expected[largest] = 0.0
+
+    one = lambda key: flip_gradient(steep, quantizer, w, key, 1)  # noqa: E731
+    keys = jax.random.split(jax.random.key(6), 20_000)
+    samples = np.asarray(jax.jit(jax.vmap(one))(keys), np.float64)
+    error = np.abs(samples.mean(0) - expected)
+    assert np.all(error <= 5 * samples.std(0) / np.sqrt(20_000) + 1e-6)
+    assert samples[:, largest].std() == 0
+    several = flip_gradient(steep, quantizer, w, jax.random.key(7), 3)
+    keys = jax.random.split(jax.random.key(7), 3)
+    expected = np.mean([single(quantizer, w, key) for key in keys], axis=0)
+    np.testing.assert_allclose(several, expected, rtol=1e-4, atol=1e-6)
+
+
+def single(quantizer, w, key):
+    """One sample of the flip gradient, coordinate by coordinate."""
+    draw = np.asarray(quantizer.round_random(key, w))
+    lo, hi, _ = (np.asarray(x) for x in quantizer.neighbours(w))
+    scale, slopes = float(quantizer.scale(w)), np.zeros(w.size)
+    for i in range(w.size):
+        both = np.stack([draw, draw])
+        both[:, i] = scale * lo[i], scale * hi[i]
+        low, high = (float(x) for x in jax.vmap(steep)(both))
+        slopes[i] = (high - low) / (scale * (hi[i] - lo[i]))
+    slopes[np.argmax(np.abs(w))] = 0.0
+    return slopes
+
+
+def test_on_the_grid_the_flip_gradient_is_the_mean_of_both_slopes():
+    quantizer = make_quantizer("fp4")
+    w = jnp.array([6.0, 2.0, -0.5, 0.0, 2.0])
+    cube = lambda q: jnp.sum(q**3)  # noqa: E731
+    got = flip_gradient(cube, quantizer, w, jax.random.key(8), 2)
+    slope = lambda a, b: (b**3 - a**3) / (b - a)  # noqa: E731
+    expected = [
+        0.0,
+        (slope(1.5, 2) + slope(2, 3)) / 2,
+        (slope(-1, -0.5) + slope(-0.5, 0)) / 2,
+        (slope(-0.5, 0) + slope(0, 0.5)) / 2,
+        (slope(1.5, 2) + slope(2, 3)) / 2,
+    ]
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+# --- narrow, zero, refused ----------------------------------------------------------
+
+
+def test_zero_and_bfloat16_weights():
+    quantizer = make_quantizer("int4", per_block(2))
+    w = jnp.array([0.0, 0.0, 1.0, 0.3])
+    grad = jax.grad(lambda w: exact_smoothed_loss(jnp.sum, quantizer, w))(w)
+    np.testing.assert_allclose(grad, [0.0, 0.0, 1.0, 1.0], atol=1e-6)
+    narrow = w.astype(jnp.bfloat16)
+    loss = lambda w: exact_smoothed_loss(jnp.sum, quantizer, w)  # noqa: E731
+    value, grad = jax.value_and_grad(loss)(narrow)
+    assert grad.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.float32(value), 1.3, rtol=0.01)
+    total = lambda q: jnp.sum(q.astype(jnp.float32))  # noqa: E731
+    flips = flip_gradient(total, quantizer, narrow, jax.random.key(9), 2)
+    assert flips.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.float32(flips), [0.0, 0.0, 0.0, 1.0], rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda q: exact_smoothed_loss(jnp.sum, q, jnp.ones(17)), "at most 16.*got 17"),
+        (
+            lambda q: monte_carlo_smoothed_loss(
+                jnp.sum, q, jnp.ones((2, 2)), jax.random.key(0), 0
+            ),
+            "num_samples must be an integer >= 1, got 0",
+        ),
+        (
+            lambda q: flip_gradient(jnp.sum, q, jnp.ones(2), jax.random.key(0), 0),
+            "num_samples must be an integer >= 1, got 0",
+        ),
+        (
+            lambda q: quadratic_smoothed_loss(jnp.eye(2), jnp.ones(3), q, jnp.ones(2)),
+            r"shapes .*got \(2, 2\), \(3,\) and \(2,\)",
+        ),
+        (
+            lambda q: gauss_newton_loss(jnp.sum, q, jnp.ones((2, 2)), -1.0),
+            "strength must be >= 0, got -1.0",
+        ),
+        (
+            lambda q: gauss_newton_loss(jnp.sum, q, -jnp.ones((2, 2)))(
+                jnp.ones((2, 2))
+            ),
+            "curvature must be >= 0",
+        ),
+        (
+            lambda q: gauss_newton_loss(jnp.sum, q, jnp.ones(2))(jnp.ones((2, 2))),
+            r"curvature must have shape \(2, 2\), got \(2,\)",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(make_quantizer(get_format("int4")))
