@@ -13,7 +13,7 @@ def test_the_examples_run_and_do_what_the_text_says():
     blocks = re.findall(
         r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S
     )
-    assert len(blocks) == 4
+    assert len(blocks) == 6
     names: dict = {}
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
@@ -21,6 +21,10 @@ def test_the_examples_run_and_do_what_the_text_says():
     assert float(names["value"]) < 0.5
     assert np.isfinite(names["state"][0].tail_index)
     assert names["errors"].shape == (3, 2, 64, 4)
+    best_fixed = float(names["fixed"].value[:, 0, -1].mean(axis=-1).min())
+    assert float(names["decayed"].value[-1].mean()) < 0.8 * best_fixed
+    without, with_penalty = names["rounded_loss"]
+    assert float(with_penalty) < 0.5 * float(without)
     # The mesh of the last block holds all eight devices of this process.
     assert jax.device_count() == 8
     alone = np.asarray(names["sweep"](names["run"], names["keys"], names["grid"]))

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxopt_suite.core.checks import check_interval
-from jaxopt_suite.quantization.baselines import Scalar, straight_through
+from jaxopt_suite.quantization.baselines import straight_through
 from jaxopt_suite.quantization.formats import QuantFormat
 from jaxopt_suite.quantization.granularity import per_block
-from jaxopt_suite.quantization.penalty import wide
+from jaxopt_suite.quantization.penalty import Scalar, wide
 from jaxopt_suite.quantization.rounding import Quantizer, make_quantizer
 
 

@@ -13,13 +13,10 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jaxopt_suite.core.checks import check_choice, check_interval
-from jaxopt_suite.core.trees import statistics_dtype
 from jaxopt_suite.quantization.granularity import spread
 from jaxopt_suite.quantization.masks import Mask, map_selected, resolve_mask
-from jaxopt_suite.quantization.rounding import Quantizer
-from jaxopt_suite.quantization.rounding import _nearest_of as nearest_of
-
-Scalar = float | Float[Array, ""]
+from jaxopt_suite.quantization.penalty import Scalar, wide
+from jaxopt_suite.quantization.rounding import Quantizer, nearest_of
 
 
 class WeightTransform(NamedTuple):
@@ -259,8 +256,9 @@ def round_to_scale(
     """
     grid = quantizer.format.grid
     scale = spread(scale, w.shape, quantizer.granularity)
-    z = w.astype(statistics_dtype(w.dtype)) / scale
+    z = wide(w) / scale
     value = scale * nearest_of(quantizer.format)(jnp.clip(z, grid[0], grid[-1]))
+    value = jnp.where(jnp.isnan(z), z, value)
     # The ends are in the range, whichever way the quotient was rounded.
     slack = 1 + 4 * jnp.finfo(z.dtype).eps
     inside = (z >= slack * grid[0]) & (z <= slack * grid[-1])

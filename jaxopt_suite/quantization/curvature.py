@@ -15,8 +15,8 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxopt_suite.core.checks import check_integer, check_interval
-from jaxopt_suite.core.trees import statistics_dtype
 from jaxopt_suite.core.types import Transformation
+from jaxopt_suite.quantization.penalty import Scalar, wide
 
 
 def gnb_curvature(
@@ -57,12 +57,12 @@ def gnb_curvature(
 
     def mean_loss(logits):
         losses = optax.losses.softmax_cross_entropy_with_integer_labels(
-            _wide(logits), labels
+            wide(logits), labels
         )
         return jnp.mean(losses)
 
     (gradient,) = pull_back(jax.grad(mean_loss)(logits))
-    return jax.tree.map(lambda g: labels.size * _wide(g) ** 2, gradient)
+    return jax.tree.map(lambda g: labels.size * wide(g) ** 2, gradient)
 
 
 def hutchinson_diagonal(
@@ -96,7 +96,7 @@ def hutchinson_diagonal(
     (2007), Applied Numerical Mathematics 57.
     """
     check_integer("num_samples", num_samples)
-    params = jax.tree.map(_wide, params)
+    params = jax.tree.map(wide, params)
     gradient = jax.grad(loss)
 
     def one(key):
@@ -124,7 +124,7 @@ def exact_diagonal(
         >>> exact_diagonal(lambda w: w["a"] ** 3 * w["b"], {"a": 1.0, "b": 2.0})
         {'a': Array(12., dtype=float32), 'b': Array(0., dtype=float32)}
     """
-    flat, unravel = jax.flatten_util.ravel_pytree(jax.tree.map(_wide, params))
+    flat, unravel = jax.flatten_util.ravel_pytree(jax.tree.map(wide, params))
     gradient = jax.grad(lambda x: loss(unravel(x)))
 
     def entry(i):
@@ -150,7 +150,7 @@ def average_curvature(
     estimate: Callable[..., PyTree[Float[Array, "..."]]],
     *,
     every: int = 10,
-    b2: float | Float[Array, ""] = 0.99,
+    b2: Scalar = 0.99,
 ) -> Transformation:
     r"""Refreshes a curvature every few steps and averages what it finds.
 
@@ -183,7 +183,7 @@ def average_curvature(
     check_interval("b2", b2, 0.0, 1.0, closed="[)")
 
     def init(params):
-        zeros = jax.tree.map(lambda p: jnp.zeros_like(_wide(p)), params)
+        zeros = jax.tree.map(lambda p: jnp.zeros_like(wide(p)), params)
         return CurvatureState(jnp.zeros([], jnp.int32), zeros)
 
     def update(inputs, state, **extra_args):
@@ -204,8 +204,3 @@ def average_curvature(
         return curvature, CurvatureState(count, average)
 
     return Transformation(init, update)
-
-
-def _wide(leaf: Any) -> Array:
-    leaf = jnp.asarray(leaf)
-    return leaf.astype(statistics_dtype(leaf.dtype))

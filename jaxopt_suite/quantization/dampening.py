@@ -9,13 +9,18 @@ from jaxtyping import Array, Float, Int
 
 from jaxopt_suite.core.checks import check_interval
 from jaxopt_suite.quantization.baselines import (
-    Scalar,
     WeightTransform,
     per_leaf,
     straight_through,
 )
 from jaxopt_suite.quantization.masks import Mask, resolve_mask
-from jaxopt_suite.quantization.penalty import add_slope, at_count, keep_chosen, wide
+from jaxopt_suite.quantization.penalty import (
+    Scalar,
+    add_slope,
+    at_count,
+    keep_chosen,
+    wide,
+)
 from jaxopt_suite.quantization.rounding import Quantizer
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxopt_suite.core.checks import check_interval
 from jaxopt_suite.quantization.masks import Mask, resolve_mask
 from jaxopt_suite.quantization.penalty import (
+    Scalar,
     add_slope,
     at_count,
     keep_chosen,
@@ -25,8 +26,6 @@ from jaxopt_suite.quantization.penalty import (
     wide_zeros,
 )
 from jaxopt_suite.quantization.rounding import Quantizer
-
-Scalar = float | Float[Array, ""]
 
 
 class LotionState(NamedTuple):

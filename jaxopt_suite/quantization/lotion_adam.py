@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxopt_suite.core.checks import check_interval, is_concrete
 from jaxopt_suite.quantization.masks import Mask, resolve_mask
 from jaxopt_suite.quantization.penalty import (
+    Scalar,
     add_slope,
     at_count,
     keep_chosen,
@@ -19,8 +20,6 @@ from jaxopt_suite.quantization.penalty import (
     wide_zeros,
 )
 from jaxopt_suite.quantization.rounding import Quantizer
-
-Scalar = float | Float[Array, ""]
 
 
 class LotionAdamState(NamedTuple):

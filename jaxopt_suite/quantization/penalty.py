@@ -15,6 +15,8 @@ from jaxopt_suite.core.checks import check_interval
 from jaxopt_suite.core.trees import statistics_dtype
 from jaxopt_suite.quantization.rounding import Quantizer
 
+Scalar = float | Float[Array, ""]
+
 
 def penalty_and_slope(
     quantizer: Quantizer,
@@ -72,8 +74,9 @@ def map_kept(fn: Callable[..., Any], kept: PyTree, *rest: PyTree) -> PyTree:
     )
 
 
-def wide(leaf: Array) -> Array:
+def wide(leaf: Any) -> Array:
     """The leaf in at least float32."""
+    leaf = jnp.asarray(leaf)
     return leaf.astype(statistics_dtype(leaf.dtype))
 
 

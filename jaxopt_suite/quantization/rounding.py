@@ -162,7 +162,7 @@ def unscaled(
 
 @functools.cache
 def _make(fmt: QuantFormat, granularity: Granularity) -> Quantizer:
-    nearest, cell = _nearest_of(fmt), _cell_of(fmt)
+    nearest, cell = nearest_of(fmt), _cell_of(fmt)
 
     def scaled(m):
         # By the plain scale XLA would divide in some programs, and in others multiply
@@ -239,7 +239,7 @@ def _make(fmt: QuantFormat, granularity: Granularity) -> Quantizer:
     )
 
 
-def _nearest_of(fmt: QuantFormat) -> Callable[..., Array]:
+def nearest_of(fmt: QuantFormat) -> Callable[..., Array]:
     """The nearest grid value of z (or its code), ties to the even magnitude code."""
     grid, table = np.asarray(fmt.grid), code_table(fmt)
     middles = (grid[1:] + grid[:-1]) / 2

@@ -105,7 +105,8 @@ def exact_smoothed_loss(
             f"enumerated, got {w.size}: use monte_carlo_smoothed_loss"
         )
     above, below, _ = _cells(quantizer, w)
-    return 0.5 * (_expectation(loss, above) + _expectation(loss, below))
+    both = jax.tree.map(lambda *cells: jnp.stack(cells), above, below)
+    return jnp.mean(jax.vmap(lambda cell: _expectation(loss, cell))(both))
 
 
 def _expectation(loss: Loss, cell: _Cell) -> Float[Array, ""]:
@@ -294,9 +295,11 @@ def flip_gradient(
         flat = (x.ravel() for x in (cell.low, cell.high, cell.gap))
         return jax.vmap(slope)(jnp.arange(w.size), *flat)
 
+    both = jax.tree.map(lambda *cells: jnp.stack(cells), above, below)
+
     def sample(key):
         draw = quantizer.round_random(key, w)
-        return 0.5 * (slopes(draw, above) + slopes(draw, below))
+        return jnp.mean(jax.vmap(lambda cell: slopes(draw, cell))(both), axis=0)
 
     found = jax.lax.map(sample, jax.random.split(key, num_samples))
     mean = jnp.mean(found, axis=0).reshape(w.shape)

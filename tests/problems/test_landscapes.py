@@ -16,28 +16,23 @@ from jaxopt_suite.problems import landscapes
 KEY = jax.random.key(0)
 FACTORIES = {
     "rastrigin": lambda d: landscapes.rastrigin(d, A=1.0),
-    "rastrigin, customary": landscapes.rastrigin,
     "griewank": landscapes.griewank,
-    "griewank, coarse": lambda d: landscapes.griewank(d, scale=40.0),
     "ackley": landscapes.ackley,
     "levy": landscapes.levy,
-    "levy at 0": lambda d: landscapes.levy(d, offset=0.0),
     "styblinski_tang": landscapes.styblinski_tang,
     "double_well": lambda d: landscapes.double_well(d, tilt=0.7),
     "schwefel": landscapes.schwefel,
     "michalewicz": landscapes.michalewicz,
-    "michalewicz, blunt": lambda d: landscapes.michalewicz(d, m=1),
     "quadratic": lambda d: landscapes.quadratic(1.0 + np.arange(d)),
     "perturbed_quadratic": lambda d: landscapes.perturbed_quadratic(d, 0.5, 5.0, KEY),
 }
-CASES = [(name, 3) for name in FACTORIES]
-CASES += [(name, 1) for name in FACTORIES if "," not in name]
+ANY_DIMENSION = list(FACTORIES)
+CASES = [(name, 3) for name in ANY_DIMENSION]
 FACTORIES["rosenbrock"] = landscapes.rosenbrock
 FACTORIES["drop_wave"] = lambda d: landscapes.drop_wave()
 FACTORIES["schaffer_n2"] = lambda d: landscapes.schaffer_n2()
 FACTORIES["neural_toy"] = lambda d: landscapes.neural_toy(KEY)
-CASES += [("rosenbrock", 2), ("rosenbrock", 5), ("drop_wave", 2), ("schaffer_n2", 2)]
-CASES += [("neural_toy", 65)]
+CASES += [("rosenbrock", 4), ("drop_wave", 2), ("schaffer_n2", 2), ("neural_toy", 65)]
 
 
 @pytest.mark.parametrize(("name", "d"), CASES)
@@ -49,12 +44,12 @@ def test_the_minimum_the_curvature_and_the_well_are_as_stated(name, d):
         low, high = landscape.domain
         x = rng.uniform(low, high, (10_000, d))
         # Some near the minimizer, where a wrong one would show, and some outside.
-        near = best + 0.1 * rng.standard_normal((2000, d))
+        near = best + 0.1 * rng.standard_normal((1000, d))
         smooth = landscape.smoothness is not None
 
         @jax.jit
         def look(best, x):
-            points = jnp.concatenate([best[None], x, near, 3 * x[:2000]])
+            points = jnp.concatenate([best[None], x, near, 3 * x[:1000]])
             hessian = jax.vmap(jax.hessian(landscape.value))
             return (
                 jax.vmap(landscape.value)(points),
@@ -77,6 +72,32 @@ def test_the_minimum_the_curvature_and_the_well_are_as_stated(name, d):
         if smooth:
             norms = np.linalg.norm(hessians, ord=2, axis=(-2, -1))
             assert np.max(norms) <= landscape.smoothness
+
+
+def test_all_of_it_holds_in_one_dimension():
+    with jax.enable_x64(True):
+        made = [FACTORIES[name](1) for name in ANY_DIMENSION]
+        x = np.random.default_rng(0).uniform(-1, 1, (1000, 1))
+
+        @jax.jit
+        def look(bests):
+            return [
+                (
+                    landscape.value(best),
+                    jax.grad(landscape.value)(best)[0],
+                    jax.vmap(landscape.value)(np.mean(landscape.domain) + x),
+                    landscape.in_basin(best),
+                )
+                for landscape, best in zip(made, bests, strict=True)
+            ]
+
+        seen = jax.tree.map(np.asarray, look([m.minimizer for m in made]))
+        leasts = [float(landscape.min_value) for landscape in made]
+    for least, (value, slope, others, inside) in zip(leasts, seen, strict=True):
+        assert abs(value - least) <= 1e-6 * (1 + abs(least))
+        assert abs(slope) <= 1e-5
+        assert others.min() >= least - 1e-9
+        assert inside
 
 
 def test_bounds_on_the_curvature_are_attained_where_they_are_stated_as_equal():
@@ -102,12 +123,9 @@ def test_starts_are_where_the_docstrings_say_and_in_the_default_dtype():
         # 5.5 standard errors of a mean of 400 and of a standard deviation.
         assert abs(float(start.mean()) - center) <= 5.5 * 0.5 / 20
         assert abs(float(start.std()) - 0.5) <= 5.5 * 0.5 / math.sqrt(800)
-    for name in ("schwefel", "michalewicz"):
-        landscape = FACTORIES[name](200)
-        low, high = landscape.domain
-        start = landscape.sample_init(jax.random.key(1))
-        assert low <= start.min() < low + 0.1 * (high - low)
-        assert high >= start.max() > high - 0.1 * (high - low)
+    start = landscapes.schwefel(400).sample_init(jax.random.key(1))
+    assert -500 <= start.min() < -400
+    assert 400 < start.max() <= 500
 
 
 # --- values against other formulas --------------------------------------------------

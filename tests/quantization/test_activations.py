@@ -29,7 +29,7 @@ def pulled(x, batch_size, strength):
 
 def test_forward_is_randomized_rounding_of_every_token():
     value, _ = pulled(X, 6.0, 1.0)
-    expected = jax.jit(per_token("int4", X).round_random)(KEY, X)
+    expected = jax.jit(per_token("int4", jnp.asarray(X)).round_random)(KEY, X)
     np.testing.assert_array_equal(value, expected)
     top = np.abs(X).max(axis=-1)
     np.testing.assert_array_equal(np.abs(value).max(axis=-1), top)

@@ -50,6 +50,7 @@ def test_sampled_labels_give_the_gauss_newton_diagonal_on_average():
         assert np.all(error <= 5 * samples.std(axis=0) / np.sqrt(num))
 
 
+@pytest.mark.slow
 def test_every_position_of_a_sequence_is_an_example():
     # Two sequences of five positions are ten examples.
     params = narrow(W, jnp.bfloat16)

@@ -71,7 +71,8 @@ def test_three_steps_follow_the_formulas(name, granularity, differentiate_scale)
         differentiate_scale=differentiate_scale,
     )
     state, update = transformation.init(PARAMS), jax.jit(transformation.update)
-    nu, params = np.zeros((4, 7)), PARAMS
+    nu = np.zeros((4, 7))
+    params: Any = PARAMS
     for t, g in enumerate(gradients(3)):
         updates, state = update(g, state, params)
         nu = 0.9 * nu + 0.1 * np.asarray(g["w"], np.float64) ** 2
@@ -133,7 +134,7 @@ def test_a_given_curvature_replaces_the_estimate_which_goes_on():
     [
         (jnp.float32, False, 0.0),
         (jnp.float32, True, lambda count: 0.0 * count),
-        (jnp.bfloat16, True, 0.0),
+        pytest.param(jnp.bfloat16, True, 0.0, marks=pytest.mark.slow),
     ],
 )
 def test_strength_zero_is_the_bare_optimizer_bit_for_bit(dtype, compiled, strength):
@@ -170,11 +171,11 @@ def test_leaves_outside_the_mask_are_left_alone():
 
 def train(key, strength, steps=6):
     """Adam with the penalty on a noisy quadratic."""
-    optimizer = optax.chain(
+    optimizer: Any = optax.chain(
         add_lotion_penalty(INT4, strength=strength, batch_size=4), optax.adam(0.05)
     )
     draws = jax.random.normal(key, (1 + steps, 3, 4))
-    params = {"w": draws[0], "b": jnp.ones(3)}
+    params: Any = {"w": draws[0], "b": jnp.ones(3)}
 
     def step(carry, noise):
         params, state = carry

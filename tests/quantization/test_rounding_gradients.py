@@ -16,6 +16,8 @@ from jaxopt_suite.quantization import (
     per_tensor,
 )
 
+SLOW_INT4 = pytest.param("int4", marks=pytest.mark.slow)
+
 
 @functools.cache
 def gradient_of(quantizer, differentiate_scale):
@@ -106,7 +108,7 @@ def test_second_derivatives_within_a_cell_are_minus_two():
     quantizer = make_quantizer("int4")
     w = jnp.array([1.0, 0.31, -0.52, 0.08])
     frozen = lambda w: jnp.sum(quantizer.variance(w, False))  # noqa: E731
-    hessian = jax.hessian(frozen)(w)
+    hessian = jax.jit(jax.hessian(frozen))(w)
     np.testing.assert_allclose(hessian, np.diag([0.0, -2, -2, -2]), atol=1e-6)
 
 
@@ -153,7 +155,7 @@ def enumerated(name, w, loss, scale=None):
     return total
 
 
-@pytest.mark.parametrize("name", ["int4", "fp4"])
+@pytest.mark.parametrize("name", [SLOW_INT4, "fp4"])
 def test_the_gradient_of_the_smoothed_loss_is_that_of_central_differences(name):
     w = np.random.default_rng(3).standard_normal(6)
     loss = lambda q: curved(q, np.tanh, np.sum)  # noqa: E731
@@ -171,16 +173,18 @@ def test_the_gradient_of_the_smoothed_loss_is_that_of_central_differences(name):
     np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["int3", "fp4"])
+@pytest.mark.parametrize("name", [SLOW_INT4, "fp4"])
 def test_on_the_grid_it_is_the_mean_of_the_one_sided_slopes(name):
     loss = lambda q: curved(q, np.tanh, np.sum)  # noqa: E731
     quantizer = make_quantizer(name)
     top = quantizer.format.qmax
     w = np.array([top, 1.0, 0.3, -0.7, 0.0, -2.0])
     with jax.enable_x64(True):
-        got = jax.grad(
-            lambda w: exact_smoothed_loss(
-                lambda q: curved(q, jnp.tanh, jnp.sum), quantizer, w
+        got = jax.jit(
+            jax.grad(
+                lambda w: exact_smoothed_loss(
+                    lambda q: curved(q, jnp.tanh, jnp.sum), quantizer, w
+                )
             )
         )(jnp.asarray(w))
     at, step = enumerated(name, w, loss), 1e-6

@@ -73,26 +73,28 @@ def test_the_gradient_of_the_quantized_loss_is_zero():
     np.testing.assert_array_equal(grad, np.zeros(6))
     # And rightly so but for the largest weight, which moves the scale of all.
     largest = np.argmax(np.abs(start))
+    value = jax.jit(of_cast)
     for i in set(range(6)) - {largest}:
         moved = start + 1e-4 * np.eye(6)[i]
-        both = [float(of_cast(a, w_star, jnp.asarray(w))) for w in (start, moved)]
-        assert both[0] == both[1]
+        assert value(a, w_star, moved) == value(a, w_star, start)
 
 
 def test_within_a_cell_the_smoothed_loss_is_affine_in_each_weight():
     with jax.enable_x64(True):
+        value = jax.jit(smoothed)
         for seed in range(4):
             a, w_star, start = problem(seed)
             w = jnp.asarray(start)
             lo, hi, delta = (np.asarray(x) for x in QUANTIZER.neighbours(w))
             scale = float(QUANTIZER.scale(w))
-            value = jax.jit(functools.partial(smoothed, a, w_star))
             for i in set(range(6)) - {int(np.argmax(np.abs(start)))}:
                 # Three points evenly inside the cell of weight i.
                 room = 0.4 * scale * (hi[i] - lo[i]) * min(delta[i], 1 - delta[i])
                 shift = room * np.eye(6)[i]
-                ends = float(value(w - shift)) + float(value(w + shift))
-                assert abs(ends - 2 * float(value(w))) <= 1e-12
+                low, middle, high = (
+                    float(value(a, w_star, w + k * shift)) for k in (-1, 0, 1)
+                )
+                assert abs(low + high - 2 * middle) <= 1e-12
 
 
 # --- descent ------------------------------------------------------------------------
