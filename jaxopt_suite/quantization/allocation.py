@@ -54,8 +54,7 @@ def auto_granularity(
 
     A knapsack, solved greedily: every leaf starts with the fewest bits, then the steps
     along the lower convex hulls of (bits, loss) are taken in order of loss saved per
-    bit, and one that no longer fits is left out. That is optimal for the bits it
-    spends where every step up to there fits; else its loss exceeds the optimum by less
+    bit, and one that no longer fits is left out. The loss exceeds the optimum by less
     than the first step left out would save. It looks at values, so it cannot be traced.
 
     Args:

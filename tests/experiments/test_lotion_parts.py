@@ -1,11 +1,14 @@
 """The mathematics that parts of the LOTION experiment bring themselves."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments.lotion import landscape, regression, two_layer
+from experiments.lotion.config import Config
 
 
 def test_curvature_of_the_two_weight_network_is_the_hessian_where_it_is_right():
@@ -49,3 +52,14 @@ def test_curvature_of_the_two_layer_network_is_the_mean_squared_derivative():
         slopes, two_layer.gauss_newton_diagonal(weights), strict=True
     ):
         np.testing.assert_allclose(found, np.mean(expected**2, axis=0), rtol=1e-5)
+
+
+def test_a_width_that_both_methods_solve_has_no_ratio():
+    config = dataclasses.replace(Config(), num_seeds=2, widths=(1, 4))
+    loss = np.ones((2, 2, 2, 4))
+    loss[:, 0] = 1e-12
+    loss[1, 1], loss[:, 1, :, 0] = 0.5, np.nan
+    metrics, figures, claims = two_layer.summarize(config, {"loss": loss})
+    assert metrics["two_layer_loss"].values.shape == loss.shape
+    assert list(figures) == ["two_layer"]
+    assert [claim.measured for claim in claims] == [1e-12, 0.5]

@@ -101,7 +101,7 @@ def test_a_single_weight_is_its_own_largest(granularity):
 
 
 @pytest.mark.parametrize("granularity", [per_tensor(), per_channel(0), per_block(4)])
-@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3)])
+@pytest.mark.parametrize("shape", [(0,), (3, 0)])
 def test_empty_arrays_pass_through(granularity, shape):
     quantizer, w = make_quantizer("fp4", granularity), jnp.zeros(shape)
     assert quantizer.round_nearest(w).shape == shape

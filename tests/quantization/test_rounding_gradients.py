@@ -37,7 +37,7 @@ def central_differences(fn, w, step=1e-5):
     return slopes
 
 
-@pytest.mark.parametrize("name", ["int4", "fp4"])
+@pytest.mark.parametrize("name", [SLOW_INT4, "fp4"])
 def test_with_the_scale_frozen_it_is_the_distance_to_the_middle_of_the_cell(name):
     quantizer = make_quantizer(name, per_block(8))
     w = np.random.default_rng(0).standard_normal((40, 8)).astype(np.float32)
@@ -60,10 +60,10 @@ def test_with_the_scale_frozen_it_is_the_distance_to_the_middle_of_the_cell(name
 @pytest.mark.parametrize(
     ("name", "granularity"),
     [
-        ("int4", per_tensor()),
         ("int3", per_channel(-1)),
         ("fp4", per_block(3)),
-        ("nf4", per_tensor()),
+        pytest.param("int4", per_tensor(), marks=pytest.mark.slow),
+        pytest.param("nf4", per_tensor(), marks=pytest.mark.slow),
     ],
 )
 def test_with_the_scale_moving_it_is_that_of_central_differences(name, granularity):

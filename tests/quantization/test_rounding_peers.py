@@ -57,7 +57,9 @@ def test_ties_of_floats_go_where_those_of_ml_dtypes_go():
         np.testing.assert_array_equal(quantizer.round_nearest(tied), expected)
 
 
-@pytest.mark.parametrize("granularity", [per_channel(0), per_block(32)])
+@pytest.mark.parametrize(
+    "granularity", [pytest.param(per_channel(0), marks=pytest.mark.slow), per_block(32)]
+)
 def test_int4_is_the_cast_of_qwix_at_our_scale(granularity):
     w = weights((256, 128), 1)
     quantizer = make_quantizer("int4", granularity)

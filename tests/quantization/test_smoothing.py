@@ -18,7 +18,6 @@ from jaxopt_suite.quantization import (
     per_block,
     per_tensor,
     quadratic_smoothed_loss,
-    quantize_tree,
 )
 
 
@@ -39,8 +38,15 @@ def quadratic(d, seed):
 # --- quadratics ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["int4", "fp4"])
-@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize(
+    ("name", "x64"),
+    [
+        ("fp4", False),
+        ("int4", True),
+        pytest.param("int4", False, marks=pytest.mark.slow),
+        pytest.param("fp4", True, marks=pytest.mark.slow),
+    ],
+)
 def test_for_a_quadratic_it_is_the_loss_and_the_weighted_variance(name, x64):
     hessian, w_star, w = quadratic(8, 0)
     corners, probabilities = corners_of(name, w)
@@ -74,6 +80,7 @@ def test_blocks_have_scales_of_their_own():
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_the_penalized_loss_is_that_of_the_smoothed_one():
     hessian, w_star, w = (jnp.asarray(x, jnp.float32) for x in quadratic(8, 2))
     quantizer = make_quantizer("int4")
@@ -127,7 +134,8 @@ def on_nodes(name, loss):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("int2", marks=pytest.mark.slow), "int3", "int4"]
+    "name",
+    ["int3", *(pytest.param(n, marks=pytest.mark.slow) for n in ("int2", "int4"))],
 )
 @pytest.mark.parametrize("loss", [0, 1])
 def test_smoothing_keeps_the_least_value_and_where_it_is(loss, name):
@@ -163,6 +171,7 @@ def steep(q):
 steep_all = jax.jit(jax.vmap(steep))
 
 
+@pytest.mark.slow
 def test_the_monte_carlo_estimate_converges_with_one_over_the_root_of_samples():
     w = np.random.default_rng(3).standard_normal((1, 8)).astype(np.float32)
     quantizer = make_quantizer("int3")
@@ -185,16 +194,6 @@ def test_the_monte_carlo_estimate_converges_with_one_over_the_root_of_samples():
         # A mean within 5.5 standard errors, a standard deviation (of 400) within six.
         assert abs(found.mean() - exact) <= 5.5 * expected / 20 + 1e-5
         np.testing.assert_allclose(found.std(), expected, rtol=6 / np.sqrt(800))
-
-
-def test_a_draw_is_that_of_the_tree():
-    quantizer, key = make_quantizer("int3"), jax.random.key(4)
-    params = {"w": jnp.linspace(-1, 1, 30)[None], "b": jnp.ones(2)}
-    loss = lambda p: jnp.sum(p["w"] ** 2) + jnp.sum(p["b"])  # noqa: E731
-    (draw_key,) = jax.random.split(key, 1)
-    drawn = quantize_tree(quantizer, params, key=draw_key)
-    got = monte_carlo_smoothed_loss(loss, quantizer, params, key, 1)
-    np.testing.assert_allclose(got, loss(drawn), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", [pytest.param("int3", marks=pytest.mark.slow), "fp4"])
