@@ -63,8 +63,12 @@ def faults(notebook):
         yield "kernel is not python3"
 
 
-def test_both_notebooks_are_there():
-    assert [path.stem for path in NOTEBOOKS] == ["heavy_tails", "quickstart"]
+def test_all_notebooks_are_there():
+    assert [path.stem for path in NOTEBOOKS] == [
+        "annealing_and_quantization",
+        "heavy_tails",
+        "quickstart",
+    ]
 
 
 @each_notebook

@@ -92,11 +92,17 @@ def auto_granularity(
         raise ValueError("mask must select at least one weight of params, got none")
 
     bits = [[stored_bits(q, w.shape, scale_bits) for q in quantizers] for w in leaves]
+    fewest = sum(min(row) for row in bits) / num_weights
+    if fewest > mean_bits:
+        raise ValueError(
+            f"mean_bits must be at least {fewest:g}, which the smallest quantizers "
+            f"take, got {mean_bits}"
+        )
     losses = [
         [float(0.5 * jnp.sum(c * q.variance(w))) for q in quantizers]
         for w, c in zip(leaves, diagonal, strict=True)
     ]
-    picked = _knapsack(bits, losses, mean_bits * num_weights, num_weights)
+    picked = _knapsack(bits, losses, mean_bits * num_weights)
     labels = [-1] * len(all_leaves)
     for i, option in zip(kept, picked, strict=True):
         labels[i] = option
@@ -109,7 +115,7 @@ def auto_granularity(
 
 
 def _knapsack(
-    bits: list[list[int]], losses: list[list[float]], budget: float, num_weights: int
+    bits: list[list[int]], losses: list[list[float]], budget: float
 ) -> list[int]:
     """The option of each leaf."""
     picked, spent, steps = [], 0, []
@@ -120,11 +126,6 @@ def _knapsack(
         for before, after in zip([first, *hull], hull, strict=False):
             saved = row_losses[before] - row_losses[after]
             steps.append(_Step(leaf, after, row_bits[after] - row_bits[before], saved))
-    if spent > budget:
-        raise ValueError(
-            f"mean_bits must be at least {spent / num_weights:g}, which the smallest "
-            f"quantizers take, got {budget / num_weights:g}"
-        )
     blocked = set()
     for step in sorted(steps, key=lambda step: -step.gain / step.bits):
         if step.leaf in blocked or spent + step.bits > budget:

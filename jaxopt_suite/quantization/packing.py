@@ -1,11 +1,15 @@
 """Two four-bit codes to a byte."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, UInt8
 
 from jaxopt_suite.core.checks import check_choice, check_integer
 
 
+@jax.jit
 def pack_int4(codes: Int[Array, "*rest n"]) -> UInt8[Array, "*rest m"]:
     """Packs the low four bits of neighbours along the last axis, the first one lowest.
 
@@ -32,6 +36,7 @@ def pack_int4(codes: Int[Array, "*rest n"]) -> UInt8[Array, "*rest m"]:
     return nibbles[..., ::2] | (nibbles[..., 1::2] << 4)
 
 
+@functools.partial(jax.jit, static_argnames=("size", "signed"))
 def unpack_int4(
     packed: UInt8[Array, "*rest m"], size: int, *, signed: bool = True
 ) -> Int[Array, "*rest n"]:

@@ -131,7 +131,10 @@ def propagate(
     check_law(p0, points)
     rate = schedule if callable(schedule) else lambda count: schedule
     if not isinstance(p0, np.ndarray):
-        check_rates("schedule", schedule, noise_std, step)
+        # A schedule made of traced values stays traced, and is not checked.
+        with jax.ensure_compile_time_eval():
+            rates = jax.vmap(rate)(jnp.arange(num_steps, dtype=jnp.int32))
+        check_rates("schedule", rates, noise_std, step)
         return _propagate_traced(h_grad, points, rate, noise_std, p0, num_steps)
     with jax.enable_x64(True):
         rates = np.asarray(jax.vmap(rate)(jnp.arange(num_steps, dtype=jnp.int32)))

@@ -39,7 +39,7 @@ def constant(eta: Scalar) -> optax.Schedule:
 
 
 def geometric(eta0: Scalar, etaN: Scalar, N: Size) -> optax.Schedule:
-    r"""Geometric decay over N steps, then held: the annealing schedule of choice.
+    r"""Geometric decay over N steps, then held; for short runs see linear_to_zero.
 
     .. math:: \eta_k = \eta_0 (\eta_N / \eta_0)^{\min(k/N, 1)}
 
@@ -144,6 +144,8 @@ def inverse_log(c: Scalar, k0: Scalar = 2.0) -> optax.Schedule:
 
 def linear_to_zero(eta0: Scalar, N: Size) -> optax.Schedule:
     r"""Linear decay to 0, :math:`\eta_k = \eta_0 \max(0, 1 - k/N)`.
+
+    On a rippled bowl it beats geometric decay, most of all in short runs.
 
     Raises:
         ValueError: a concrete argument is not positive.

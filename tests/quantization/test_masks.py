@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from small_model import small_model
 
 from jaxopt_suite.quantization import (
     default_mask,
@@ -40,10 +41,10 @@ def test_the_default_selects_floating_matrices():
 def test_paths_name_fields_keys_and_positions():
     seen = []
     mask = where_path(lambda path: bool(seen.append(path)))
-    mask({"dense": [eqx.nn.Linear(2, 3, key=jax.random.key(0))]})
-    assert seen == ["dense/0/weight", "dense/0/bias"]
+    mask({"dense": small_model().layers})
+    assert seen[:2] == ["dense/0/weight", "dense/0/bias"]
     seen.clear()
-    mask(nn.Dense(2).init(jax.random.key(0), jnp.ones((1, 3))))
+    mask(jax.eval_shape(nn.Dense(2).init, jax.random.key(0), jnp.ones((1, 3))))
     assert seen == ["params/bias", "params/kernel"]
 
 
@@ -59,7 +60,7 @@ def test_a_bool_may_stand_for_a_subtree():
 
 
 def test_a_model_of_bools_is_a_tree_although_it_may_be_called():
-    model = eqx.nn.MLP(2, 2, 3, 1, key=jax.random.key(0))
+    model = small_model()
     last = jax.tree.map(lambda _: False, model)
     last = eqx.tree_at(lambda m: m.layers[-1].weight, last, replace=True)
     chosen = resolve_mask(last, model)
@@ -68,7 +69,7 @@ def test_a_model_of_bools_is_a_tree_although_it_may_be_called():
 
 
 def test_leaves_that_are_no_arrays_are_never_selected():
-    model = eqx.nn.MLP(2, 2, 3, 1, key=jax.random.key(0))
+    model = small_model()
     assert resolve_mask(True, model).activation is False
     assert quantize_tree(make_quantizer("int4"), model, True).activation is (
         model.activation

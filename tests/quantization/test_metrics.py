@@ -112,8 +112,9 @@ CHOICES = [
 def layers():
     rng = np.random.default_rng(3)
     params = {
-        name: jnp.asarray(rng.standard_normal((8, 4 * i)), jnp.float32)
-        for i, name in enumerate("abcd", start=1)
+        # Two shapes: every further one is a compile for each choice.
+        name: jnp.asarray(rng.standard_normal((8, n)), jnp.float32)
+        for name, n in zip("abcd", (4, 12, 12, 12), strict=True)
     }
     params["bias"] = jnp.ones(3)
     curvature = jax.tree.map(

@@ -1,6 +1,5 @@
 """Packed codes, files, and what is refused."""
 
-import equinox as eqx
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from small_model import small_model
 
 from jaxopt_suite.quantization import (
     QuantFormat,
@@ -70,10 +70,6 @@ def test_bad_arrays_are_refused(call, message):
 # --- files --------------------------------------------------------------------------
 
 
-def model():
-    return eqx.nn.MLP(5, 3, 7, 1, key=jax.random.key(0))
-
-
 CUSTOM = QuantFormat((-2.0, 0.0, 1.0, 2.0), 2.0, "mine")
 
 
@@ -86,7 +82,7 @@ CUSTOM = QuantFormat((-2.0, 0.0, 1.0, 2.0), 2.0, "mine")
     ],
 )
 def test_a_file_gives_back_the_rounded_model(tmp_path, fmt, granularity):
-    quantizer, params = make_quantizer(fmt, granularity), model()
+    quantizer, params = make_quantizer(fmt, granularity), small_model()
     path = tmp_path / "model.quantized"
     save_quantized(path, quantizer, params)
     assert path.exists()

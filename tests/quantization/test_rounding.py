@@ -16,7 +16,7 @@ from jaxopt_suite.quantization import (
     per_tensor,
 )
 
-GRANULARITIES = (per_tensor(), per_channel(0), per_block(3, 0), per_block(3))
+GRANULARITIES = (per_channel(0), per_block(3, 0), per_block(3))
 
 
 def weights(shape, seed=0):
@@ -178,6 +178,7 @@ def draw_all(quantizer, keys, w):
     return jax.vmap(quantizer.round_random, (0, None))(keys, w)
 
 
+@pytest.mark.slow
 def test_weights_are_rounded_independently():
     # Correlations of 20,000 draws of 64 weights: 6 standard errors, 2e-9 * 2016.
     w = weights((8, 8), 3)
@@ -205,13 +206,13 @@ def million(granularity):
     ("name", "granularity"),
     [
         ("int4", per_block(32)),
-        ("fp4", per_block(32)),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in [
                 ("int4", per_tensor()),
                 ("int4", per_channel(1)),
                 ("int8", per_block(32)),
+                ("fp4", per_block(32)),
                 ("nf4", per_block(32)),
             ]
         ),

@@ -173,7 +173,8 @@ def test_the_gradient_of_the_smoothed_loss_is_that_of_central_differences(name):
     np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", [SLOW_INT4, "fp4"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["int4", "fp4"])
 def test_on_the_grid_it_is_the_mean_of_the_one_sided_slopes(name):
     loss = lambda q: curved(q, np.tanh, np.sum)  # noqa: E731
     quantizer = make_quantizer(name)

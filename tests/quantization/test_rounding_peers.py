@@ -97,12 +97,12 @@ def test_the_default_cast_of_qwix_changes_a_rounded_array_and_ours_does_not():
 @pytest.mark.parametrize(
     ("name", "granularity"),
     [
-        ("int2", per_tensor()),
-        ("int4", per_block(32)),
         ("fp4", per_block(16, 0)),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in [
+                ("int2", per_tensor()),
+                ("int4", per_block(32)),
                 ("int6", per_channel(1)),
                 ("int8", per_block(16, 0)),
                 ("fp8", per_channel(0)),

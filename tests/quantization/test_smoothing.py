@@ -41,9 +41,9 @@ def quadratic(d, seed):
 @pytest.mark.parametrize(
     ("name", "x64"),
     [
-        ("fp4", False),
         ("int4", True),
         pytest.param("int4", False, marks=pytest.mark.slow),
+        pytest.param("fp4", False, marks=pytest.mark.slow),
         pytest.param("fp4", True, marks=pytest.mark.slow),
     ],
 )
