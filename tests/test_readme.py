@@ -5,10 +5,12 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 
 README = Path(__file__).parents[1] / "README.md"
 
 
+@pytest.mark.slow
 def test_the_examples_run_and_do_what_the_text_says():
     blocks = re.findall(
         r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S

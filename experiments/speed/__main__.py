@@ -1,6 +1,7 @@
-"""``python -m experiments.speed [--out DIR]``: prints all ratios and saves them."""
+"""``python -m experiments.speed [FIELD ...] [--out DIR]``: prints and saves ratios."""
 
 import argparse
+import importlib
 import json
 from pathlib import Path
 
@@ -8,16 +9,41 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from experiments.speed import stochastic
+FIELDS = ("stochastic", "annealing", "quantization")
 
 
 def main() -> None:
-    """Runs every comparison, prints a table and writes ``speed.json``."""
+    """Runs the comparisons of each field, prints a table and writes ``speed.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.speed")
+    parser.add_argument("field", nargs="*", help=f"of {', '.join(FIELDS)}; all if none")
     parser.add_argument("--out", type=Path, default=Path("results"))
     options = parser.parse_args()
-    ratios, memory = stochastic.run()
-    table = Table(title=f"Speed on {jax.devices()[0].device_kind}, ratios in one run")
+    unknown = set(options.field) - set(FIELDS)
+    if unknown:
+        parser.error(f"no field {', '.join(unknown)}: choose from {', '.join(FIELDS)}")
+    console, ratios, figures = Console(), [], {}
+    for field in options.field or FIELDS:
+        # A field's peers are loaded when its turn comes.
+        found, more = importlib.import_module(f"experiments.speed.{field}").run()
+        console.print(_table(field, found))
+        for what, figure in more:
+            console.print(f"{what}: {figure:.3g}")
+        ratios += found
+        figures |= dict(more)
+    options.out.mkdir(parents=True, exist_ok=True)
+    document = {
+        "device": jax.devices()[0].device_kind,
+        "ratios": [{**r._asdict(), "ratio": r.ratio} for r in ratios],
+        "figures": figures,
+    }
+    path = options.out / "speed.json"
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    console.print(f"wrote {path}")
+
+
+def _table(field: str, ratios: list) -> Table:
+    device = jax.devices()[0].device_kind
+    table = Table(title=f"{field}: speed on {device}, ratios in one run")
     for column in ("comparison", "ours", "peer", "peer / ours", "range over turns"):
         table.add_column(column)
     for ratio in ratios:
@@ -28,19 +54,7 @@ def main() -> None:
             f"{ratio.ratio:.3g}x",
             f"{ratio.low:.3g} to {ratio.high:.3g}",
         )
-    console = Console()
-    console.print(table)
-    for what, copies in memory:
-        console.print(f"{what}: {copies:.1f}")
-    options.out.mkdir(parents=True, exist_ok=True)
-    document = {
-        "device": jax.devices()[0].device_kind,
-        "ratios": [{**r._asdict(), "ratio": r.ratio} for r in ratios],
-        "memory": dict(memory),
-    }
-    path = options.out / "speed.json"
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    console.print(f"wrote {path}")
+    return table
 
 
 if __name__ == "__main__":
