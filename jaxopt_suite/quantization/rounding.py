@@ -292,9 +292,17 @@ def _pick(
     padded[: len(thresholds)] = thresholds
     count: Any = 0
     for step in (2**k for k in reversed(range(num_steps))):
-        passed = passes(z, jnp.asarray(padded)[count + step - 1])
+        passed = passes(z, _look_up(padded, count + step - 1))
         count = jnp.where(passed, count + step, count)
-    return jnp.asarray(values)[count]
+    return _look_up(values, count)
+
+
+def _look_up(table: np.ndarray, index: Any) -> Array:
+    """Entries of a table, laid out over devices as their indices are."""
+    if isinstance(index, int):
+        return jnp.asarray(table[index])
+    layout = jax.typeof(index).sharding
+    return jnp.asarray(table).at[index].get(out_sharding=layout)
 
 
 def decode(fmt: QuantFormat, codes: Int[Array, "..."]) -> Array:
@@ -303,7 +311,7 @@ def decode(fmt: QuantFormat, codes: Int[Array, "..."]) -> Array:
         return codes
     table = np.full(256, np.nan)
     table[code_table(fmt)] = fmt.grid
-    return jnp.asarray(table)[codes]
+    return _look_up(table, jnp.asarray(codes))
 
 
 def quantize_tree(
