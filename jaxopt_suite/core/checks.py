@@ -33,14 +33,15 @@ def check_interval(
 
     Args:
         name: the argument's name, for the message.
-        value: number or array. Tracers, schedules and other callables pass unchecked.
+        value: number, array, or list of numbers. Tracers, schedules and other callables
+            pass unchecked, and so does None, which stands for a default.
         low: lower end.
         high: upper end.
         closed: which ends belong to the interval: ``"[]"``, ``"(]"``, ``"[)"``,
             ``"()"``.
 
     Raises:
-        ValueError: an entry is outside, or NaN.
+        ValueError: an entry is outside, or NaN; or ``value`` is no real number.
 
     Example:
         >>> check_interval("beta", 0.5, 0.0, 1.0, closed="(]")
@@ -49,15 +50,21 @@ def check_interval(
         ...
         ValueError: beta must be in (0, 1], got 2.0
     """
-    if not is_concrete(value):
+    if isinstance(value, (list, tuple)) and all(map(is_concrete, value)):
+        value = np.asarray(value)
+    if not is_concrete(value) and not isinstance(value, (str, bytes)):
         return
     entries = np.asarray(value)
+    if entries.dtype.kind not in "biufV":  # V: the small floats of ml_dtypes
+        raise ValueError(f"{name} must be a real number, got {value!r}")
     above = entries >= low if closed[0] == "[" else entries > low
     below = entries <= high if closed[1] == "]" else entries < high
     if np.all(above & below):
         return
     if np.isinf(high):
         allowed = f"{'>=' if closed[0] == '[' else '>'} {low:g}"
+        if closed[1] == ")" and np.any(np.isposinf(entries)):
+            allowed = f"finite and {allowed}"
     else:
         allowed = f"in {closed[0]}{low:g}, {high:g}{closed[1]}"
     raise ValueError(f"{name} must be {allowed}, got {value}")

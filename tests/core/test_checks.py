@@ -68,7 +68,10 @@ def test_the_ends_of_an_interval(closed, allowed_at_low, allowed_at_high):
         ((2.0, 0.0, 1.0, "(]"), r"^beta must be in \(0, 1\], got 2\.0$"),
         ((-1, 0.0, np.inf, "[]"), r"^beta must be >= 0, got -1$"),
         ((0.0, 0.0, np.inf, "()"), r"^beta must be > 0, got 0\.0$"),
-        ((np.inf, 0.0, np.inf, "()"), r"^beta must be > 0, got inf$"),
+        ((np.inf, 0.0, np.inf, "()"), r"^beta must be finite and > 0, got inf$"),
+        (([1.0, -1.0], 0.0, np.inf, "[]"), r"^beta must be >= 0, got \[ 1\. -1\.\]$"),
+        (("1", 0.0, 1.0, "[]"), r"^beta must be a real number, got '1'$"),
+        ((1j, 0.0, 1.0, "[]"), r"^beta must be a real number, got 1j$"),
         ((np.nan, 0.0, 1.0, "[]"), r"^beta must be in \[0, 1\], got nan$"),
     ],
 )
