@@ -10,6 +10,7 @@ from experiments.lotion import (
     finetune,
     landscape,
     language,
+    large,
     regression,
     transformer,
     two_layer,
@@ -48,3 +49,5 @@ def shapes(config: Config) -> None:
     """Traces the large computations of ``config`` without running them."""
     for part in PARTS.values():
         part.shapes(config)
+    for large_config in large.LARGE.values():
+        large.shapes(large_config)

@@ -63,17 +63,17 @@ class Config:
     language_steps: int = 2_000
     language_rates: tuple[float, ...] = (0.01, 0.03)
     language_rows: int = 5
-    transformer_layers: int = 4
-    transformer_width: int = 128
-    transformer_heads: int = 4
-    transformer_context: int = 128
-    transformer_batch: int = 4
-    transformer_steps: int = 400
-    transformer_rate: float = 3e-3
-    transformer_rows: int = 8
-    transformer_windows: int = 32
+    transformer_layers: int = 2
+    transformer_width: int = 64
+    transformer_heads: int = 2
+    transformer_context: int = 64
+    transformer_batch: int = 8
+    transformer_steps: int = 1_500
+    transformer_rate: float = 6e-3
+    transformer_rows: int = 6
+    transformer_windows: int = 64
     transformer_seeds: int = 3
-    transformer_peer_seeds: int = 1
+    transformer_peer_seeds: int = 2
 
     def __post_init__(self):
         if self.num_seeds < 2:
@@ -109,8 +109,13 @@ SCALES = {
         two_layer_steps=20_000,
         pretraining_steps=20_000,
         language_seeds=16,
+        transformer_layers=4,
+        transformer_width=128,
+        transformer_heads=4,
+        transformer_context=128,
         transformer_batch=32,
-        transformer_steps=4_000,
+        transformer_steps=6_000,
+        transformer_rate=3e-3,
         transformer_windows=360,
         transformer_peer_seeds=3,
     ),

@@ -77,8 +77,8 @@ class Decoder(eqx.Module):
         key: PRNGKeyArray,
     ):
         symbol_key, position_key, score_key, block_key = jax.random.split(key, 4)
-        self.symbols = 0.02 * jax.random.normal(symbol_key, (num_symbols, width))
-        self.positions = 0.02 * jax.random.normal(position_key, (context, width))
+        self.symbols = 0.5 * jax.random.normal(symbol_key, (num_symbols, width))
+        self.positions = 0.1 * jax.random.normal(position_key, (context, width))
         self.blocks = eqx.filter_vmap(lambda key: Block(width, num_heads, key=key))(
             jax.random.split(block_key, num_layers)
         )

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxopt_suite.core.checks import check_integer
-from jaxopt_suite.problems.landscape import Landscape, start_in
+from jaxopt_suite.problems.landscape import Landscape, as_floating, start_in
 
 
 def schwefel(d: int) -> Landscape:
@@ -225,6 +225,7 @@ def neural_toy(key: PRNGKeyArray) -> Landscape:
         return jnp.asarray(sizes, float) * jax.random.normal(key, (d,))
 
     def predict(weights: Float[Array, " 65"]):
+        weights = as_floating(weights)
         inner, bias, outer = jnp.split(
             weights[:-1], [num_inputs * width, (num_inputs + 1) * width]
         )
@@ -236,7 +237,8 @@ def neural_toy(key: PRNGKeyArray) -> Landscape:
     targets = jax.jit(predict)(minimizer)
 
     def value(weights):
-        return jnp.mean((targets.astype(weights.dtype) - predict(weights)) ** 2)
+        outputs = predict(weights)
+        return jnp.mean((targets.astype(outputs.dtype) - outputs) ** 2)
 
     return Landscape(
         value=value,

@@ -21,8 +21,8 @@ class Landscape(NamedTuple):
         sample_init: ``sample_init(key) -> x``, where one starts.
         smoothness: a bound on the norm of the Hessian on the domain; None where there
             is none, or none is known.
-        in_basin: ``in_basin(x) -> bool``, whether ``x`` is in the well of the
-            minimizer; False where ``x`` is not finite.
+        in_basin: ``in_basin(x) -> bool``, whether ``x`` is in a box around the
+            minimizer inside its well; False where ``x`` is not finite.
         separable: the function h of one variable with ``f(x) = sum_i h(x_i)``, which
             acts on arrays of any shape entry by entry; None where f is no such sum.
     """
@@ -64,6 +64,12 @@ def landscape_problem(landscape: Landscape) -> Problem:
         }
 
     return Problem(landscape.sample_init, lambda key, x: gradient(x), metrics)
+
+
+def as_floating(x: Array) -> Array:
+    """Integer points as floats, so that a constant in their dtype is not cut off."""
+    is_real = jnp.issubdtype(x.dtype, jnp.floating)
+    return x if is_real else x.astype(jnp.result_type(float))
 
 
 def start_around(center: Any, d: int) -> Callable[[PRNGKeyArray], Float[Array, " d"]]:

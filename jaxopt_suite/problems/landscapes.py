@@ -33,6 +33,7 @@ from jaxopt_suite.problems.harder_landscapes import (
 from jaxopt_suite.problems.landscape import (
     Landscape,
     all_closer,
+    as_floating,
     landscape_problem,
     start_around,
 )
@@ -131,6 +132,7 @@ def griewank(d: int, scale: float | Float[Array, ""] = 4000.0) -> Landscape:
     root = np.sqrt(np.arange(1.0, d + 1))
 
     def value(x):
+        x = as_floating(x)
         ripple = jnp.prod(jnp.cos(x / root.astype(x.dtype)))
         return jnp.sum(x**2) / scale + 1 - ripple
 
@@ -142,7 +144,7 @@ def griewank(d: int, scale: float | Float[Array, ""] = 4000.0) -> Landscape:
         sample_init=start_around(8.0, d),
         smoothness=2 / scale + 1,
         # Where no cosine changes its sign the product has no second maximum.
-        in_basin=lambda x: jnp.all(jnp.abs(x) < math.pi / 2 * root.astype(x.dtype)),
+        in_basin=lambda x: jnp.all(jnp.abs(x / jnp.asarray(root, float)) < math.pi / 2),
         separable=None,
     )
 
@@ -264,7 +266,8 @@ def levy(d: int, offset: float | Float[Array, ""] = 1.0) -> Landscape:
         domain=(-10.0, 10.0),
         sample_init=start_around(offset + 6.0, d),
         smoothness=bound / 16,
-        in_basin=all_closer(offset, 0.8),
+        # Between the saddles of an inner coordinate; the other terms' are further out.
+        in_basin=lambda x: jnp.all((x - offset > -0.85) & (x - offset < 1.66)),
         separable=(lambda x: first_and_last(x, x)) if d == 1 else None,
     )
 
@@ -305,6 +308,7 @@ def perturbed_quadratic(
     directions: Any = jax.random.orthogonal(key, d)
 
     def project(x):
+        x = as_floating(x)
         return directions.astype(x.dtype) @ x
 
     def value(x):

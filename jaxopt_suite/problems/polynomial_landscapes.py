@@ -10,6 +10,7 @@ from jaxopt_suite.core.checks import check_integer, check_interval, is_concrete
 from jaxopt_suite.problems.landscape import (
     Landscape,
     all_closer,
+    as_floating,
     start_around,
     start_in,
 )
@@ -44,8 +45,13 @@ def quadratic(eigenvalues: Float[Array, " d"] | np.ndarray) -> Landscape:
     is_one = d == 1 or (
         is_concrete(eigenvalues) and bool(jnp.all(eigenvalues == eigenvalues[0]))
     )
+
+    def value(x):
+        x = as_floating(x)
+        return 0.5 * jnp.sum(eigenvalues.astype(x.dtype) * x**2)
+
     return Landscape(
-        value=lambda x: 0.5 * jnp.sum(eigenvalues.astype(x.dtype) * x**2),
+        value=value,
         minimizer=jnp.zeros(d),
         min_value=0.0,
         domain=(-5.0, 5.0),

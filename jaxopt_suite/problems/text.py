@@ -3,6 +3,7 @@
 import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
@@ -50,13 +51,16 @@ def character_text(text: str, train_fraction: float = 0.9) -> CharacterText:
             (0, 1).
 
     Raises:
-        ValueError: a part would be empty, or ``train_fraction`` is not in (0, 1).
+        ValueError: ``text`` is no string, a part would be empty, or
+            ``train_fraction`` is not in (0, 1).
 
     Example:
         >>> data = character_text("abracadabra", train_fraction=0.8)
         >>> data.symbols, data.train.tolist(), data.validation.tolist()
         ('abcdr', [0, 1, 4, 0, 2, 0, 3, 0], [1, 4, 0])
     """
+    if not isinstance(text, str):
+        raise ValueError(f"text must be a string, got {type(text).__name__}")
     check_interval("train_fraction", train_fraction, 0.0, 1.0, closed="()")
     cut = int(train_fraction * len(text))
     if not 0 < cut < len(text):
@@ -64,9 +68,10 @@ def character_text(text: str, train_fraction: float = 0.9) -> CharacterText:
             "text must be long enough for two parts, got "
             f"{len(text)} characters with train_fraction={train_fraction}"
         )
-    symbols, indices = np.unique(list(text), return_inverse=True)
+    # Numbers, as an array of strings would lose the character NUL.
+    points, indices = np.unique([ord(c) for c in text], return_inverse=True)
     ids = jnp.asarray(indices, jnp.int32)
-    return CharacterText(ids[:cut], ids[cut:], "".join(symbols))
+    return CharacterText(ids[:cut], ids[cut:], "".join(map(chr, points.tolist())))
 
 
 def context_windows(
@@ -75,7 +80,7 @@ def context_windows(
     """All runs of ``length`` characters and the character after each.
 
     Args:
-        ids: a text as integers.
+        ids: a text as integers; one axis.
         length: characters in a window; static.
         every: keep each ``every``-th window only; static.
 
@@ -84,7 +89,8 @@ def context_windows(
         ``w = ceil((n - length) / every)``.
 
     Raises:
-        ValueError: ``length`` or ``every`` is below 1, or no window fits.
+        ValueError: ``ids`` are not integers along one axis, ``length`` or ``every`` is
+            below 1, or no window fits.
 
     Example:
         >>> windows, targets = context_windows(jnp.arange(5), 3)
@@ -93,6 +99,13 @@ def context_windows(
     """
     check_integer("length", length)
     check_integer("every", every)
+    if not isinstance(ids, jax.Array):
+        ids = np.asarray(ids)
+    if ids.ndim != 1 or not jnp.issubdtype(ids.dtype, jnp.integer):
+        raise ValueError(
+            f"ids must be integers along one axis, got {ids.dtype} of shape {ids.shape}"
+        )
+    ids = jnp.asarray(ids)
     if len(ids) <= length:
         raise ValueError(f"length must be < the text's {len(ids)}, got {length}")
     starts = jnp.arange(0, len(ids) - length, every)

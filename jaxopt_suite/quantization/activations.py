@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxopt_suite.core.checks import check_interval
-from jaxopt_suite.quantization.baselines import straight_through
+from jaxopt_suite.core.checks import check_floating
+from jaxopt_suite.quantization.baselines import required_key, straight_through
 from jaxopt_suite.quantization.formats import QuantFormat
 from jaxopt_suite.quantization.granularity import per_block
-from jaxopt_suite.quantization.penalty import Scalar, wide
+from jaxopt_suite.quantization.penalty import Scalar, check_weight, wide, wide_variance
 from jaxopt_suite.quantization.rounding import Quantizer, make_quantizer
 
 
@@ -25,7 +25,7 @@ def per_token(fmt: str | QuantFormat, x: Float[Array, "*tokens features"]) -> Qu
         x: activations like those to be rounded.
 
     Raises:
-        ValueError: ``x`` has no axis of features, or an empty one.
+        ValueError: ``x`` has no axis of features, or an empty one, or is not floating.
 
     Example:
         >>> x = jnp.array([[7.0, 2.4], [0.7, 0.24]])
@@ -33,6 +33,7 @@ def per_token(fmt: str | QuantFormat, x: Float[Array, "*tokens features"]) -> Qu
         Array([[7. , 2. ],
                [0.7, 0.2]], dtype=float32)
     """
+    check_floating("x", x)
     if not x.ndim or not x.shape[-1]:
         raise ValueError(f"x must have a last axis of features, got shape {x.shape}")
     return make_quantizer(fmt, per_block(x.shape[-1]))
@@ -72,8 +73,8 @@ def smooth_activations(
         Rounded activations in the dtype of ``x``.
 
     Raises:
-        ValueError: ``x`` has no features, or a concrete ``batch_size`` or ``strength``
-            is out of range.
+        ValueError: ``x`` has no features or is not floating, there is no key, or a
+            concrete ``batch_size`` or ``strength`` is out of range.
 
     Example:
         >>> x = jnp.array([[7.0, 2.5]])
@@ -83,11 +84,13 @@ def smooth_activations(
 
     Source: the principle of Kwun et al. (2025), arXiv 2510.08757, which rounds weights.
     """
+    x = jnp.asarray(x)
     quantizer = per_token(fmt, x)
-    check_interval("strength", strength, 0.0)
+    required_key(key)
+    check_weight("strength", strength)
     if batch_size is None:
         batch_size = max(1, x.size // x.shape[-1])
-    check_interval("batch_size", batch_size, 0.0, closed="(]")
+    check_weight("batch_size", batch_size, "()")
     dtype = wide(x).dtype
     x = _penalized(
         quantizer, x, jnp.asarray(batch_size, dtype), jnp.asarray(strength, dtype)
@@ -114,8 +117,9 @@ def _backward(quantizer, saved, g):
     curvature = batch_size * jnp.mean(squares, axis=tokens, keepdims=True)
 
     def penalty(x):
-        return 0.5 * jnp.sum(curvature * quantizer.variance(x))
+        return 0.5 * jnp.sum(curvature * wide_variance(quantizer, x, dtype))
 
+    dtype = x.dtype
     slope = jax.grad(penalty)(wide(x))
     moved = jnp.where(strength == 0, g, g + strength * slope).astype(g.dtype)
     return moved, jnp.zeros_like(batch_size), jnp.zeros_like(strength)

@@ -1,9 +1,11 @@
 """Which format each leaf should have, under a budget of bits."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
+import jax.core
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
@@ -11,7 +13,7 @@ from jaxopt_suite.core.checks import check_integer, check_interval
 from jaxopt_suite.quantization.masks import Mask, resolve_mask
 from jaxopt_suite.quantization.metrics import stored_bits
 from jaxopt_suite.quantization.penalty import matching_curvature
-from jaxopt_suite.quantization.rounding import Quantizer
+from jaxopt_suite.quantization.rounding import Quantizer, check_quantizer
 
 
 class Allocation(NamedTuple):
@@ -27,6 +29,15 @@ class Allocation(NamedTuple):
     labels: PyTree[int]
     predicted_loss: float
     mean_bits: float
+
+
+def _check_values(name: str, tree: PyTree) -> None:
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        if isinstance(leaf, jax.core.Tracer):
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)} must be concrete, got a tracer: "
+                "call auto_granularity outside of jit"
+            )
 
 
 class _Step(NamedTuple):
@@ -68,7 +79,8 @@ def auto_granularity(
 
     Raises:
         ValueError: no quantizer is given, a budget below the fewest possible bits, a
-            curvature or mask that does not fit, or a mask that selects nothing.
+            curvature or mask that does not fit, a mask that selects nothing, a tracer,
+            or a leaf whose predicted loss is not finite.
 
     Example:
         >>> from jaxopt_suite.quantization import make_quantizer
@@ -80,8 +92,12 @@ def auto_granularity(
     """
     if not quantizers:
         raise ValueError("quantizers must hold at least one quantizer, got none")
+    for i, quantizer in enumerate(quantizers):
+        check_quantizer(f"quantizers[{i}]", quantizer)
     check_interval("mean_bits", mean_bits, 0.0)
     check_integer("scale_bits", scale_bits, 0)
+    _check_values("params", params)
+    _check_values("curvature", curvature)
     chosen = resolve_mask(mask, params)
     kept = [i for i, keep in enumerate(jax.tree.leaves(chosen)) if keep]
     all_leaves, structure = jax.tree.flatten(params)
@@ -102,6 +118,13 @@ def auto_granularity(
         [float(0.5 * jnp.sum(c * q.variance(w))) for q in quantizers]
         for w, c in zip(leaves, diagonal, strict=True)
     ]
+    names = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(params)]
+    for i, row in zip(kept, losses, strict=True):
+        if not all(map(math.isfinite, row)):
+            raise ValueError(
+                f"params{names[i]} and its curvature must predict finite losses, got "
+                f"{row}"
+            )
     picked = _knapsack(bits, losses, mean_bits * num_weights)
     labels = [-1] * len(all_leaves)
     for i, option in zip(kept, picked, strict=True):

@@ -16,7 +16,12 @@ from jaxopt_suite.core.checks import check_choice, check_interval
 from jaxopt_suite.quantization.granularity import spread
 from jaxopt_suite.quantization.masks import Mask, map_selected, resolve_mask
 from jaxopt_suite.quantization.penalty import Scalar, wide
-from jaxopt_suite.quantization.rounding import Quantizer, nearest_of
+from jaxopt_suite.quantization.rounding import (
+    Quantizer,
+    check_quantizer,
+    measure,
+    nearest_of,
+)
 
 
 class WeightTransform(NamedTuple):
@@ -143,6 +148,7 @@ def ptq(quantizer: Quantizer, mask: Mask = None) -> WeightTransform:
         >>> method.apply(method.init(w), None, w), method.deploy(method.init(w), w)
         (Array([[7. , 2.5]], dtype=float32), Array([[7., 2.]], dtype=float32))
     """
+    check_quantizer("quantizer", quantizer)
     return per_leaf(lambda key, w: w, mask, quantizer.round_nearest)
 
 
@@ -157,6 +163,7 @@ def ste(quantizer: Quantizer, mask: Mask = None) -> WeightTransform:
 
     Source: Bengio, Leonard, Courville (2013), arXiv 1308.3432.
     """
+    check_quantizer("quantizer", quantizer)
     nearest = quantizer.round_nearest
     return per_leaf(lambda key, w: straight_through(nearest(w), w), mask, nearest)
 
@@ -173,9 +180,10 @@ def rat(quantizer: Quantizer, mask: Mask = None) -> WeightTransform:
         >>> method.apply((), jax.random.key(1), jnp.array([[7.0, 2.5]]))
         Array([[7., 3.]], dtype=float32)
     """
+    check_quantizer("quantizer", quantizer)
 
     def forward(key, w):
-        return straight_through(quantizer.round_random(_required(key), w), w)
+        return straight_through(quantizer.round_random(required_key(key), w), w)
 
     return per_leaf(forward, mask, quantizer.round_nearest)
 
@@ -186,6 +194,7 @@ def pseudo_noise(quantizer: Quantizer, mask: Mask = None) -> WeightTransform:
     .. math:: \hat w = w + s (h - l) u, \quad u \sim U(-\tfrac12, \tfrac12)
 
     with the neighbours :math:`l, h` of ``w`` in units of the scale, held constant.
+    A group of zeros has no step, so no noise.
 
     Example:
         >>> from jaxopt_suite.quantization import make_quantizer
@@ -197,12 +206,14 @@ def pseudo_noise(quantizer: Quantizer, mask: Mask = None) -> WeightTransform:
     Source: Defossez, Adi, Synnaeve, "Differentiable Model Compression via Pseudo
     Quantization Noise" (2022), arXiv 2104.09987.
     """
+    check_quantizer("quantizer", quantizer)
 
     def forward(key, w):
         lo, hi, _ = quantizer.neighbours(w)
-        scale = spread(quantizer.scale(w), w.shape, quantizer.granularity)
-        noise = jax.random.uniform(_required(key), w.shape, lo.dtype, -0.5, 0.5)
-        return w + jax.lax.stop_gradient(scale * (hi - lo) * noise).astype(w.dtype)
+        group = measure(w, quantizer.format, quantizer.granularity)
+        step = jnp.where(group.top == 0, 0.0, group.scale * (hi - lo))
+        noise = jax.random.uniform(required_key(key), w.shape, lo.dtype, -0.5, 0.5)
+        return w + jax.lax.stop_gradient(step * noise).astype(w.dtype)
 
     return per_leaf(forward, mask, quantizer.round_nearest)
 
@@ -231,6 +242,7 @@ def ste_clip(quantizer: Quantizer, ratio: Scalar, mask: Mask = None) -> WeightTr
 
     Source: Hubara, Courbariaux, Soudry, El-Yaniv, Bengio (2018), JMLR 18.
     """
+    check_quantizer("quantizer", quantizer)
     check_interval("ratio", ratio, 0.0, 1.0, closed="(]")
 
     def rounded(w):
@@ -265,7 +277,12 @@ def round_to_scale(
     return value.astype(w.dtype), inside
 
 
-def _required(key: PRNGKeyArray | None) -> PRNGKeyArray:
+def required_key(key: PRNGKeyArray | None) -> PRNGKeyArray:
+    """The key, where there is one.
+
+    Raises:
+        ValueError: it is None.
+    """
     if key is None:
         raise ValueError("key must be a typed key: this method is random, got None")
     return key

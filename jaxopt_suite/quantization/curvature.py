@@ -125,6 +125,8 @@ def exact_diagonal(
         {'a': Array(12., dtype=float32), 'b': Array(0., dtype=float32)}
     """
     flat, unravel = jax.flatten_util.ravel_pytree(jax.tree.map(wide, params))
+    if not flat.size:
+        return unravel(flat)
     gradient = jax.grad(lambda x: loss(unravel(x)))
 
     def entry(i):
@@ -168,7 +170,8 @@ def average_curvature(
         update pays for an estimate.
 
     Raises:
-        ValueError: ``every`` is not a positive integer, or ``b2`` is outside [0, 1).
+        ValueError: ``every`` is not a positive integer, ``b2`` is outside [0, 1), or
+            ``estimate`` returns None.
 
     Example:
         >>> square = lambda w: jnp.sum(w**2)
@@ -190,10 +193,15 @@ def average_curvature(
         del extra_args
 
         def refresh(average):
+            found = estimate(*inputs)
+            if found is None:
+                raise ValueError("estimate must return a pytree like params, got None")
             return jax.tree.map(
-                lambda a, c: (b2 * a + (1 - b2) * c.astype(a.dtype)).astype(a.dtype),
+                lambda a, c: (b2 * a + (1 - b2) * jnp.asarray(c, a.dtype)).astype(
+                    a.dtype
+                ),
                 average,
-                estimate(*inputs),
+                found,
             )
 
         due = state.count % every == 0

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from jaxopt_suite.core.checks import check_interval
 from jaxopt_suite.quantization.baselines import (
     WeightTransform,
     per_leaf,
@@ -18,10 +17,12 @@ from jaxopt_suite.quantization.penalty import (
     Scalar,
     add_slope,
     at_count,
+    check_updates,
+    check_weight,
     keep_chosen,
     wide,
 )
-from jaxopt_suite.quantization.rounding import Quantizer
+from jaxopt_suite.quantization.rounding import Quantizer, check_quantizer
 
 
 @jax.custom_vjp
@@ -46,7 +47,8 @@ def dampening(
         (w_i - \hat w_i)^2 \right), \quad \hat w = \mathrm{cast}(w) \text{ constant}
 
     The pull enters with the backward pass, so it does not show in the loss, and a
-    factor on the loss does not reach it. For a strength that rises over the steps build
+    factor on the loss does not reach it; forward-mode derivatives (``jax.jvp``) are
+    refused. For a strength that rises over the steps build
     the method in the step with a traced ``strength``, or train :func:`ste` through
     ``optax.chain(add_dampening_penalty(q, optax.linear_schedule(0, 1, n)), ...)``,
     which is the same.
@@ -57,7 +59,7 @@ def dampening(
         mask: which leaves are quantized, as in :func:`quantize_tree`.
 
     Raises:
-        ValueError: a concrete ``strength`` is negative.
+        ValueError: a concrete ``strength`` is negative or infinite.
 
     Example:
         >>> from jaxopt_suite.quantization import make_quantizer
@@ -69,7 +71,8 @@ def dampening(
     Source: Nagel, Fournarakis, Bondarenko, Blankevoort, "Overcoming Oscillations in
     Quantization-Aware Training" (2022), arXiv 2203.11086.
     """
-    check_interval("strength", strength, 0.0)
+    check_quantizer("quantizer", quantizer)
+    check_weight("strength", strength)
 
     def forward(key, w):
         del key
@@ -105,13 +108,16 @@ def add_dampening_penalty(
         quantizer: format and groups, of :func:`make_quantizer`.
         strength: :math:`\lambda_t \ge 0`, a number or a schedule of the update count;
             may be traced. It is best to let it rise from 0.
-        mask: which leaves are quantized, as in :func:`quantize_tree`.
+        mask: which leaves are quantized, as in :func:`quantize_tree`. Under
+            ``optax.inject_hyperparams`` name a function in ``static_args``: it would
+            pass for a schedule.
 
     Returns:
         A transformation whose ``update`` needs ``params``.
 
     Raises:
-        ValueError: a concrete ``strength`` is negative, or ``params`` is missing.
+        ValueError: a concrete ``strength`` is negative or infinite, ``params`` is
+            missing, or updates have other shapes.
 
     Example:
         >>> from jaxopt_suite.quantization import make_quantizer
@@ -123,7 +129,8 @@ def add_dampening_penalty(
 
     Source: Nagel et al. (2022), arXiv 2203.11086.
     """
-    check_interval("strength", strength, 0.0)
+    check_quantizer("quantizer", quantizer)
+    check_weight("strength", strength)
 
     def init(params):
         resolve_mask(mask, params)
@@ -133,6 +140,8 @@ def add_dampening_penalty(
         del extra_args
         if params is None:
             raise ValueError("add_dampening_penalty: update needs params=, got None")
+
+        check_updates(updates, params)
 
         def offset(w):
             return wide(w) - wide(quantizer.round_nearest(w))

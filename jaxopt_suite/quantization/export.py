@@ -1,7 +1,9 @@
 """Quantized weights for storage, and for the library that serves them."""
 
+import contextlib
 import json
 import os
+import zipfile
 from typing import Any
 
 import jax
@@ -9,11 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxopt_suite.quantization.formats import QuantFormat
+from jaxopt_suite.quantization.formats import QuantFormat, get_format
 from jaxopt_suite.quantization.granularity import Granularity
-from jaxopt_suite.quantization.masks import Mask, is_array, resolve_mask
+from jaxopt_suite.quantization.masks import Mask, at_path, is_array, resolve_mask
 from jaxopt_suite.quantization.packing import pack_int4, unpack_int4
-from jaxopt_suite.quantization.rounding import Quantizer, decode, make_quantizer
+from jaxopt_suite.quantization.rounding import (
+    Quantizer,
+    check_quantizer,
+    decode,
+    make_quantizer,
+)
 
 _VERSION = 1
 
@@ -38,7 +45,8 @@ def save_quantized(
         mask: which leaves, as in :func:`quantize_tree`.
 
     Raises:
-        ValueError: the mask does not fit ``params``.
+        ValueError: the mask does not fit ``params``, a leaf is no array of numbers (a
+            typed key), or two paths print alike.
 
     Example:
         >>> import tempfile, pathlib
@@ -49,14 +57,22 @@ def save_quantized(
         >>> load_quantized(path)["w"]
         Array([[7., 2.]], dtype=float32)
     """
+    check_quantizer("quantizer", quantizer)
     chosen = jax.tree.leaves(resolve_mask(mask, params))
     arrays, about = {}, []
     leaves = jax.tree_util.tree_leaves_with_path(params)
     for i, ((where, leaf), selected) in enumerate(zip(leaves, chosen, strict=True)):
         if not is_array(leaf):
             continue
+        name = _name(where)
+        if any(name == other for _, other, *_ in about):
+            raise ValueError(
+                f"params must have one leaf for each path, got two for {name!r}: "
+                "rename a key that has a slash in it"
+            )
+        _check_numbers(name, leaf)
         if selected:
-            codes, scales = quantizer.codes(leaf)
+            codes, scales = at_path(where, quantizer.codes, leaf)
             if quantizer.format.bits <= 4:
                 codes = pack_int4(codes.ravel())
             arrays[f"codes_{i}"] = np.asarray(codes)
@@ -65,12 +81,24 @@ def save_quantized(
             # NumPy has no name for bfloat16 in a file, so bytes.
             array = np.ascontiguousarray(leaf)
             arrays[f"array_{i}"] = np.frombuffer(array.tobytes(), np.uint8)
-        name = jax.tree_util.keystr(where, simple=True, separator="/")
         about.append([i, name, list(leaf.shape), str(leaf.dtype)])
     how = [list(quantizer.format), list(quantizer.granularity)]
     note = {"version": _VERSION, "quantizer": how, "leaves": about}
     with open(path, "wb") as file:
         np.savez(file, allow_pickle=False, about=json.dumps(note), **arrays)
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _check_numbers(name: str, leaf: Any) -> None:
+    numbers = any(jnp.issubdtype(leaf.dtype, kind) for kind in (np.number, np.bool_))
+    if not numbers or isinstance(leaf, jax.ShapeDtypeStruct):
+        raise ValueError(
+            f"params at {name!r} must be an array of numbers, got {leaf.dtype} as "
+            f"{type(leaf).__name__}: save the jax.random.key_data of a typed key"
+        )
 
 
 def load_quantized(path: str | os.PathLike, like: PyTree | None = None) -> PyTree:
@@ -81,8 +109,9 @@ def load_quantized(path: str | os.PathLike, like: PyTree | None = None) -> PyTre
 
     Args:
         path: the file.
-        like: a pytree with the structure and shapes of what was saved; its arrays may
-            be ``jax.ShapeDtypeStruct``. Leaves that are no arrays are taken from it.
+        like: a pytree with the leaves of what was saved, in the same order, by path,
+            shape and dtype; its arrays may be ``jax.ShapeDtypeStruct``. Leaves that are
+            no arrays are taken from it.
 
     Returns:
         A pytree like ``like``; without it, a dict from each leaf's path, such as
@@ -90,7 +119,7 @@ def load_quantized(path: str | os.PathLike, like: PyTree | None = None) -> PyTre
 
     Raises:
         ValueError: the file is of another kind or version, or ``like`` has other
-            leaves; the message has the path of the first one.
+            leaves; the message has the paths of the first one.
 
     Example:
         >>> import tempfile, pathlib
@@ -101,36 +130,57 @@ def load_quantized(path: str | os.PathLike, like: PyTree | None = None) -> PyTre
         >>> load_quantized(path, like=params)
         [Array([[ 7., -2.]], dtype=float32)]
     """
-    with np.load(path, allow_pickle=False) as file:
-        arrays = dict(file)
-    note = json.loads(str(arrays.pop("about", "{}")))
-    if note.get("version") != _VERSION:
-        raise ValueError(
-            f"path must be a file of save_quantized, version {_VERSION}, got {path}"
-        )
+    note, arrays = _read(path)
     (grid, qmax, name), granularity = note["quantizer"]
     quantizer = make_quantizer(
         QuantFormat(tuple(grid), qmax, name), Granularity(*granularity)
     )
+    saved = {i: (where, tuple(n), dtype) for i, where, n, dtype in note["leaves"]}
+    if like is not None:
+        _check_like(path, saved, like)
     found = {
-        i: (where, _restored(quantizer, arrays, i, tuple(shape), jnp.dtype(dtype)))
-        for i, where, shape, dtype in note["leaves"]
+        i: _restored(quantizer, arrays, i, shape, jnp.dtype(dtype))
+        for i, (_, shape, dtype) in saved.items()
     }
     if like is None:
-        return dict(found.values())
-    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    wanted = {i: leaf for i, (_, leaf) in enumerate(leaves) if is_array(leaf)}
-    for i in sorted(wanted.keys() | found.keys()):
-        there = found[i][1].shape if i in found else None
-        here = wanted[i].shape if i in wanted else None
-        if there != here:
-            where = found[i][0] if i in found else jax.tree_util.keystr(leaves[i][0])
-            raise ValueError(
-                f"like must have the leaves that were saved, got shape {here} where "
-                f"{path} has {there}, at {where}"
-            )
-    restored = [found[i][1] if i in found else x for i, (_, x) in enumerate(leaves)]
+        return {saved[i][0]: array for i, array in found.items()}
+    leaves, structure = jax.tree.flatten(like)
+    restored = [found.get(i, leaf) for i, leaf in enumerate(leaves)]
     return jax.tree.unflatten(structure, restored)
+
+
+def _read(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What the file says of itself, and its arrays."""
+    foreign = (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile)
+    with contextlib.suppress(*foreign):
+        # Opened here, as NumPy leaves a broken archive open.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
+            arrays = dict(stored)
+        note = json.loads(str(arrays.pop("about")))
+        if note["version"] == _VERSION:
+            return note, arrays
+    raise ValueError(
+        f"path must be a file of save_quantized, version {_VERSION}, got {path}"
+    )
+
+
+def _check_like(path: str | os.PathLike, saved: dict[int, tuple], like: PyTree) -> None:
+    leaves = jax.tree_util.tree_leaves_with_path(like)
+    wanted = {
+        i: (_name(where), tuple(leaf.shape), str(leaf.dtype))
+        for i, (where, leaf) in enumerate(leaves)
+        if is_array(leaf)
+    }
+    for i in sorted(wanted.keys() | saved.keys()):
+        if wanted.get(i) != saved.get(i):
+            here, there = (
+                "{!r} of shape {} and dtype {}".format(*of[i]) if i in of else "nothing"
+                for of in (wanted, saved)
+            )
+            raise ValueError(
+                f"like must have the leaves that were saved, got {here} where {path} "
+                f"has {there}"
+            )
 
 
 def _restored(
@@ -172,6 +222,7 @@ def to_qwix(w: Float[Array, "..."], quantizer: Quantizer) -> Any:
         >>> to_qwix(jnp.array([7.0, 2.25]), make_quantizer("int4")).qvalue
         Array([7, 2], dtype=int4)
     """
+    check_quantizer("quantizer", quantizer)
     fmt, granularity = quantizer.format, quantizer.granularity
     # What qwix calls the format, and how it keeps the codes.
     kinds = {
@@ -183,8 +234,11 @@ def to_qwix(w: Float[Array, "..."], quantizer: Quantizer) -> Any:
         "fp8": (jnp.float8_e4m3fn, jnp.float8_e4m3fn),
         "nf4": ("nf4", jnp.uint4),
     }
-    if fmt.name not in kinds:
-        raise ValueError(f"format must be one of {', '.join(kinds)}, got {fmt.name!r}")
+    if fmt.name not in kinds or fmt != get_format(fmt.name):
+        raise ValueError(
+            f"format must be one of {', '.join(kinds)}, got {fmt.name!r} with the grid "
+            f"{fmt.grid}"
+        )
     codes, scales = quantizer.codes(w)
     if granularity.kind == "tensor":
         scales = scales.reshape((1,) * codes.ndim)

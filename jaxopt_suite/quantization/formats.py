@@ -18,7 +18,8 @@ class QuantFormat(NamedTuple):
     """A grid of values; a weight divided by its scale is rounded to one of them.
 
     Hashable, so it may be a static argument. A grid of your own has to be sorted, at
-    most 256 values from ``-qmax`` to ``qmax``, and hold 0.
+    most 256 values from ``-qmax`` to ``qmax``, and hold 0; :func:`make_quantizer` makes
+    a tuple of it.
 
     Attributes:
         grid: the values, ascending.
@@ -123,25 +124,30 @@ def get_format(name: str) -> QuantFormat:
     """
     makers = {f"int{bits}": functools.partial(int_format, bits) for bits in range(2, 9)}
     makers |= {"fp4": fp4_e2m1, "fp8": fp8_e4m3, "nf4": nf4}
-    if name not in makers:
+    if not isinstance(name, str) or name not in makers:
         raise ValueError(f"format must be one of {', '.join(makers)}, got {name!r}")
     return makers[name]()
 
 
-def check_format(fmt: QuantFormat) -> None:
-    """Requires a grid that absmax scaling and one-byte codes can serve.
+def checked_format(fmt: QuantFormat) -> QuantFormat:
+    """The format in Python numbers, if absmax scaling and one-byte codes can serve it.
 
     Raises:
         ValueError: the grid is not sorted, has no 0, has more than 256 values, or does
             not run from ``-qmax`` to ``qmax``.
     """
-    grid = np.asarray(fmt.grid, np.float64)
-    ends = grid.size >= 3 and grid[0] == -fmt.qmax and grid[-1] == fmt.qmax
-    if not ends or grid.size > 256 or not np.all(np.diff(grid) > 0) or 0 not in grid:
+    try:
+        grid, qmax = np.asarray(fmt.grid, np.float64), float(fmt.qmax)
+    except (TypeError, ValueError):
+        grid, qmax = np.zeros(0), 0.0
+    ends = grid.ndim == 1 and 3 <= grid.size <= 256 and grid[0] == -qmax == -grid[-1]
+    if not ends or not np.all(np.diff(grid) > 0) or 0 not in grid:
         raise ValueError(
             "format.grid must be 3 to 256 ascending values from -qmax to qmax, 0 among "
             f"them, got qmax={fmt.qmax} and grid={fmt.grid}"
         )
+    # A negative zero added to 0.0 is a plain one.
+    return QuantFormat(tuple((grid + 0.0).tolist()), qmax, str(fmt.name))
 
 
 def magnitude_codes(fmt: QuantFormat) -> np.ndarray:

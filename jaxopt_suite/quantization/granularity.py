@@ -91,6 +91,9 @@ def check_granularity(granularity: Granularity) -> None:
             "granularity must be per_tensor(), per_channel(axis) or "
             f"per_block(size, axis), got {granularity!r}"
         )
+    _check_axis(granularity.axis)
+    if granularity.kind == "block":
+        check_integer("size", granularity.size)
 
 
 def _axis(shape: tuple[int, ...], granularity: Granularity) -> int:

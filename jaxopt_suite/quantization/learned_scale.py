@@ -14,7 +14,7 @@ from jaxopt_suite.quantization.baselines import (
 from jaxopt_suite.quantization.granularity import spread
 from jaxopt_suite.quantization.masks import Mask, resolve_mask
 from jaxopt_suite.quantization.penalty import keep_chosen, wide
-from jaxopt_suite.quantization.rounding import Quantizer
+from jaxopt_suite.quantization.rounding import Quantizer, check_quantizer
 
 
 def group_sum(x: Float[Array, "..."], quantizer: Quantizer) -> Float[Array, "..."]:
@@ -73,6 +73,7 @@ def lsq(quantizer: Quantizer, mask: Mask = None) -> WeightTransform:
     Source: Esser, McKinstry, Bablani, Appuswamy, Modha, "Learned Step Size
     Quantization" (2020), arXiv 1902.08153.
     """
+    check_quantizer("quantizer", quantizer)
     qmax = quantizer.format.qmax
     tiny = jnp.finfo(jnp.float32).tiny
 

@@ -18,14 +18,16 @@ from jaxopt_suite.quantization.penalty import (
     Scalar,
     add_slope,
     at_count,
+    check_bool,
+    check_updates,
+    check_weight,
     keep_chosen,
     map_kept,
     matching_curvature,
     penalty_and_slope,
-    wide,
     wide_zeros,
 )
-from jaxopt_suite.quantization.rounding import Quantizer
+from jaxopt_suite.quantization.rounding import Quantizer, check_quantizer
 
 
 class LotionState(NamedTuple):
@@ -78,6 +80,8 @@ def add_lotion_penalty(
             of each group. Holding it still trains to a higher loss.
         mask: which leaves are quantized: a pytree of bools or a function of the
             parameters; None takes those with two axes or more.
+            Under ``optax.inject_hyperparams`` name a function in ``static_args``: it
+            would pass for a schedule.
 
     Returns:
         A transformation whose ``update`` needs ``params``. An extra argument
@@ -86,9 +90,9 @@ def add_lotion_penalty(
 
     Raises:
         ValueError: a concrete ``strength`` or curvature is negative, ``batch_size`` is
-            not positive, ``b2`` is outside [0, 1), ``params`` is missing, or a
-            curvature does not match the parameters. A traced negative curvature is not
-            seen: it pushes weights away from the grid.
+            not positive, one of them is infinite, ``b2`` is outside [0, 1), ``params``
+            is missing, or updates or a curvature do not match the parameters. A traced
+            negative curvature is not seen: it pushes weights away from the grid.
 
     Example:
         >>> from jaxopt_suite.quantization import make_quantizer
@@ -103,9 +107,11 @@ def add_lotion_penalty(
     Source: Kwun, Morwani, Su, Gil, Anand, Kakade, "LOTION: Smoothing the Optimization
     Landscape for Quantized Training" (2025), arXiv 2510.08757.
     """
-    check_interval("strength", strength, 0.0)
-    check_interval("batch_size", batch_size, 0.0, closed="(]")
+    check_quantizer("quantizer", quantizer)
+    check_weight("strength", strength)
+    check_weight("batch_size", batch_size, "()")
     check_interval("b2", b2, 0.0, 1.0, closed="[)")
+    check_bool("differentiate_scale", differentiate_scale)
     constant = _constant_curvature(curvature)
 
     def init(params):
@@ -120,6 +126,7 @@ def add_lotion_penalty(
         del extra_args
         if params is None:
             raise ValueError("add_lotion_penalty: update needs params=, got None")
+        check_updates(updates, params)
         chosen = resolve_mask(mask, params)
         count = jnp.asarray(optax.safe_increment(state.count))
         nu = map_kept(
@@ -133,7 +140,7 @@ def add_lotion_penalty(
             used = jax.tree.map(lambda n: (batch_size * n).astype(n.dtype), unbiased)
         else:
             used = matching_curvature(given, params, chosen)
-        weights = keep_chosen(chosen, params, wide)
+        weights = keep_chosen(chosen, params, jnp.asarray)
         penalty, slope = penalty_and_slope(
             quantizer, weights, used, differentiate_scale
         )
@@ -145,7 +152,7 @@ def add_lotion_penalty(
 
 def _constant_curvature(curvature: Any) -> PyTree | None:
     """The curvature given to the factory; None if it is to be estimated."""
-    if not isinstance(curvature, str):
+    if not isinstance(curvature, str) and curvature is not None:
         return curvature
     if curvature != "second_moment":
         raise ValueError(

@@ -14,12 +14,14 @@ from jaxopt_suite.quantization.penalty import (
     Scalar,
     add_slope,
     at_count,
+    check_bool,
+    check_updates,
+    check_weight,
     keep_chosen,
     penalty_and_slope,
-    wide,
     wide_zeros,
 )
-from jaxopt_suite.quantization.rounding import Quantizer
+from jaxopt_suite.quantization.rounding import Quantizer, check_quantizer
 
 
 class LotionAdamState(NamedTuple):
@@ -63,8 +65,9 @@ def scale_by_lotion_adam(
     The moving scale puts the gradient of a whole group on its largest weight, whose own
     :math:`\nu` may be small: without the clip such a ratio ends in NaN. By default
     :math:`K = (1 - b_1) / \sqrt{(1 - b_2)(1 - b_1^2 / b_2)}`, which no ratio of Adam
-    exceeds (Cauchy-Schwarz), so strength 0 is ``optax.scale_by_adam``, bit for bit on
-    float32 and float64 parameters. Leaves that are not quantized are never clipped.
+    exceeds (Cauchy-Schwarz), and twice that while the strength is 0, so that rounding
+    errors pass: strength 0 is ``optax.scale_by_adam``, bit for bit on float32 and
+    float64 parameters. Leaves that are not quantized are never clipped.
 
     Args:
         quantizer: as :func:`add_lotion_penalty`, like ``strength``, ``batch_size``,
@@ -75,9 +78,10 @@ def scale_by_lotion_adam(
         b2: decay rate of the squared gradient in [0, 1); may be traced.
         eps: added to the root, ``>= 0``; may be traced.
         differentiate_scale: see there.
-        mask: see there.
+        mask: see there, also for ``optax.inject_hyperparams``.
         max_ratio: :math:`K > 0`; may be traced. 1 is a good choice too. None takes the
-            default above, which needs ``b1**2 < b2``.
+            default above, which needs ``b1**2 < b2``: a traced pair without gives NaN,
+            unless the strength is 0, so give a number.
 
     Raises:
         ValueError: as :func:`add_lotion_penalty`; ``b1`` or ``b2`` is outside [0, 1),
@@ -95,11 +99,13 @@ def scale_by_lotion_adam(
 
     Source: Kwun et al. (2025), arXiv 2510.08757; the clip is ours.
     """
-    check_interval("strength", strength, 0.0)
-    check_interval("batch_size", batch_size, 0.0, closed="(]")
+    check_quantizer("quantizer", quantizer)
+    check_weight("strength", strength)
+    check_weight("batch_size", batch_size, "()")
     check_interval("b1", b1, 0.0, 1.0, closed="[)")
     check_interval("b2", b2, 0.0, 1.0, closed="[)")
     check_interval("eps", eps, 0.0)
+    check_bool("differentiate_scale", differentiate_scale)
     _check_ratio(b1, b2, max_ratio)
 
     def init(params):
@@ -115,6 +121,7 @@ def scale_by_lotion_adam(
         del extra_args
         if params is None:
             raise ValueError("scale_by_lotion_adam: update needs params=, got None")
+        check_updates(updates, params)
         chosen = resolve_mask(mask, params)
         count = jnp.asarray(optax.safe_increment(state.count))
         gradient = optax.tree.cast_like(updates, state.nu)
@@ -122,18 +129,19 @@ def scale_by_lotion_adam(
         nu_hat = optax.tree.bias_correction(nu, b2, count)
         penalty, slope = penalty_and_slope(
             quantizer,
-            keep_chosen(chosen, params, wide),
+            keep_chosen(chosen, params, jnp.asarray),
             keep_chosen(chosen, nu_hat, lambda n: (batch_size * n).astype(n.dtype)),
             differentiate_scale,
         )
-        gradient = add_slope(gradient, slope, at_count(strength, state.count))
+        now = at_count(strength, state.count)
+        gradient = add_slope(gradient, slope, now)
         mu = optax.tree.update_moment(gradient, state.mu, b1, 1)
         mu_hat = optax.tree.bias_correction(mu, b1, count)
 
         def ratio(selected, m, v, u):
             r = m / (jnp.sqrt(v) + eps)
             if selected:
-                r = _clip_ratio(r, b1, b2, max_ratio)
+                r = _clip_ratio(r, b1, b2, max_ratio, now)
             return r.astype(u.dtype)
 
         updates = jax.tree.map(ratio, chosen, mu_hat, nu_hat, updates)
@@ -174,13 +182,16 @@ def lotion_adamw(
         b1: see there.
         b2: see there.
         eps: see there.
-        weight_decay: :math:`\omega`, on every leaf; a number or a schedule.
+        weight_decay: :math:`\omega \ge 0`, on every leaf; a number or a schedule.
         differentiate_scale: see there.
-        mask: which leaves are quantized, not which decay.
+        mask: which leaves are quantized, not which decay. Under
+            ``optax.inject_hyperparams`` name a function in ``static_args``: it would
+            pass for a schedule.
         max_ratio: see there.
 
     Raises:
-        ValueError: as :func:`scale_by_lotion_adam`.
+        ValueError: as :func:`scale_by_lotion_adam`; a concrete ``weight_decay`` is
+            negative or infinite.
 
     Example:
         >>> from jaxopt_suite.quantization import make_quantizer
@@ -193,6 +204,7 @@ def lotion_adamw(
 
     Source: Kwun et al. (2025), arXiv 2510.08757.
     """
+    check_weight("weight_decay", weight_decay)
     return optax.with_extra_args_support(
         optax.chain(
             scale_by_lotion_adam(
@@ -222,10 +234,11 @@ def _check_ratio(b1: Any, b2: Any, max_ratio: Any) -> None:
         )
 
 
-def _clip_ratio(ratio: Array, b1: Any, b2: Any, max_ratio: Any) -> Array:
+def _clip_ratio(ratio: Array, b1: Any, b2: Any, max_ratio: Any, strength: Any) -> Array:
     if max_ratio is None:
         bound = (1 - b1) / ((1 - b2) * (1 - b1**2 / b2)) ** 0.5
-        # A ratio of Adam may pass its bound by some units in the last place.
-        max_ratio = bound * (1 + 32 * float(jnp.finfo(ratio.dtype).eps))
+        # Not unclipped: the momentum may still hold slopes of a strength before 0.
+        loose = jnp.where(bound > 0, 2 * bound, jnp.inf)
+        max_ratio = jnp.where(strength == 0, loose, bound)
     bound = jnp.asarray(max_ratio, ratio.dtype)
     return jnp.clip(ratio, -bound, bound)

@@ -114,10 +114,22 @@ def _checked(path: Any, selected: Any, leaf: Any) -> bool:
 def map_selected(
     fn: Callable[..., Array], chosen: PyTree[bool], params: PyTree, *rest: PyTree
 ) -> PyTree:
-    """Applies ``fn`` to the leaves a resolved mask selects; others stay as they are."""
-    return jax.tree.map(
-        lambda selected, leaf, *others: fn(leaf, *others) if selected else leaf,
-        chosen,
-        params,
-        *rest,
-    )
+    """Applies ``fn`` to the leaves a resolved mask selects; others stay as they are.
+
+    Raises:
+        ValueError: ``fn`` refuses a leaf; the message has its path.
+    """
+
+    def apply(path, selected, leaf, *others):
+        return at_path(path, fn, leaf, *others) if selected else leaf
+
+    return jax.tree_util.tree_map_with_path(apply, chosen, params, *rest)
+
+
+def at_path(path: Any, fn: Callable[..., Any], *args: Any) -> Any:
+    """``fn(*args)``, where what it refuses is said with the leaf's path."""
+    try:
+        return fn(*args)
+    except ValueError as error:
+        where = f"params{jax.tree_util.keystr(path)}"
+        raise ValueError(f"{where} cannot be quantized: {error}") from error

@@ -10,7 +10,12 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jaxopt_suite.core.checks import check_integer, check_interval
 from jaxopt_suite.quantization.masks import Mask, resolve_mask
-from jaxopt_suite.quantization.rounding import Quantizer, quantize_tree
+from jaxopt_suite.quantization.rounding import (
+    Quantizer,
+    check_key,
+    check_quantizer,
+    quantize_tree,
+)
 
 
 def _selected(params: PyTree, mask: Mask) -> list[Array]:
@@ -46,6 +51,7 @@ def quantization_error(
         >>> quantization_error(make_quantizer("int3"), jnp.array([[3.0, 0.5]]))
         Array(0.125, dtype=float32)
     """
+    check_quantizer("quantizer", quantizer)
 
     def squared(w):
         wide = w.astype(jnp.promote_types(w.dtype, jnp.float32))
@@ -79,6 +85,7 @@ def fraction_on_grid(
         >>> fraction_on_grid(make_quantizer("int3"), w)
         Array(0.75, dtype=float32)
     """
+    check_quantizer("quantizer", quantizer)
     check_interval("tolerance", tolerance, 0.0, 0.5)
 
     def near(w):
@@ -121,7 +128,8 @@ def quantized_loss(
         mask: which leaves, as in :func:`quantize_tree`.
 
     Raises:
-        ValueError: ``num_samples`` is not a positive integer, or the mask does not fit.
+        ValueError: ``num_samples`` is not a positive integer, ``key`` is none, or the
+            mask does not fit.
 
     Example:
         >>> from jaxopt_suite.quantization import make_quantizer
@@ -129,6 +137,8 @@ def quantized_loss(
         >>> quantized_loss(jnp.sum, quantizer, w, jax.random.key(0), 4).nearest
         Array(4., dtype=float32)
     """
+    check_quantizer("quantizer", quantizer)
+    check_key(key)
     check_integer("num_samples", num_samples)
     draws = jax.lax.map(
         lambda key: loss(quantize_tree(quantizer, params, mask, key)),
@@ -157,6 +167,7 @@ def bits_per_weight(
         >>> bits_per_weight(make_quantizer("int4", per_block(32)), jnp.ones((2, 64)))
         5.0
     """
+    check_quantizer("quantizer", quantizer)
     check_integer("scale_bits", scale_bits, 0)
     leaves = _selected(params, mask)
     bits = sum(stored_bits(quantizer, leaf.shape, scale_bits) for leaf in leaves)

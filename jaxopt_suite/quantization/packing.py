@@ -27,6 +27,7 @@ def pack_int4(codes: Int[Array, "*rest n"]) -> UInt8[Array, "*rest m"]:
         >>> pack_int4(jnp.array([1, -1, 7], jnp.int8))
         Array([241,   7], dtype=uint8)
     """
+    codes = jnp.asarray(codes)
     check_choice("codes.dtype", str(codes.dtype), ("int8", "uint8"))
     if not codes.ndim:
         raise ValueError("codes must have at least one axis, got shape ()")
@@ -55,6 +56,7 @@ def unpack_int4(
         >>> unpack_int4(jnp.array([241, 7], jnp.uint8), 3)
         Array([ 1, -1,  7], dtype=int8)
     """
+    packed = jnp.asarray(packed)
     check_choice("packed.dtype", str(packed.dtype), ("uint8",))
     check_integer("size", size, 0)
     if not packed.ndim or packed.shape[-1] != -(-size // 2):

@@ -2,12 +2,14 @@
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxopt_suite.core.checks import check_floating
 from jaxopt_suite.quantization.baselines import (
     WeightTransform,
     per_leaf,
@@ -19,7 +21,7 @@ from jaxopt_suite.quantization.granularity import spread
 from jaxopt_suite.quantization.learned_scale import group_sum
 from jaxopt_suite.quantization.masks import Mask
 from jaxopt_suite.quantization.penalty import wide
-from jaxopt_suite.quantization.rounding import Quantizer
+from jaxopt_suite.quantization.rounding import Quantizer, check_quantizer
 
 
 def walsh_hadamard(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."]:
@@ -28,16 +30,20 @@ def walsh_hadamard(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."
     It spreads outliers, so that weights look Gaussian. n log n additions, no matrix.
 
     Args:
-        x: any array with the axis; its size there is a power of two.
+        x: any floating array with the axis; its size there is a power of two.
         axis: which; static.
 
     Raises:
-        ValueError: there is no such axis, or its size is not a power of two.
+        ValueError: ``x`` is not floating, there is no such axis, or its size is not a
+            power of two.
 
     Example:
         >>> walsh_hadamard(jnp.array([4.0, 0.0, 0.0, 0.0]))
         Array([2., 2., 2., 2.], dtype=float32)
     """
+    x = jnp.asarray(x)
+    check_floating("x", x)
+    _check_axis("axis", axis)
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"axis must be an axis of shape {x.shape}, got {axis}")
     size = x.shape[axis]
@@ -53,6 +59,11 @@ def walsh_hadamard(x: Float[Array, "..."], axis: int = -1) -> Float[Array, "..."
         first, second = pairs[..., 0, :], pairs[..., 1, :]
         y = jnp.stack([first + second, first - second], axis=-2).reshape(shape)
     return jnp.moveaxis(y / math.sqrt(size), -1, axis).astype(x.dtype)
+
+
+def _check_axis(name: str, axis: Any) -> None:
+    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
+        raise ValueError(f"{name} must be a static integer, got {axis!r}")
 
 
 @functools.cache
@@ -85,11 +96,21 @@ def gaussian_scale(fmt: QuantFormat) -> float:
         return 1 - 2 * values @ first_moment + values**2 @ mass
 
     # The error may have several valleys where a grid is not uniform: scan, then refine.
-    logs = np.linspace(math.log(1 / fmt.qmax), math.log(8 / fmt.qmax), 200)
-    best = int(np.argmin([error(x) for x in logs]))
-    bounds = logs[max(best - 1, 0)], logs[min(best + 1, len(logs) - 1)]
-    found = minimize_scalar(error, bounds=bounds, options={"xatol": 1e-9})
-    return math.exp(found.x)
+    # Beyond the last scale all but the far tail is cast to 0, where 0 is on the grid.
+    smallest = np.min(np.abs(grid[grid != 0]))
+    logs = np.arange(math.log(1 / fmt.qmax), math.log(8 / smallest), 0.01)
+    errors = np.array([error(x) for x in logs])
+    padded = np.concatenate([[np.inf], errors, [np.inf]])
+    valleys = np.flatnonzero((errors <= padded[:-2]) & (errors <= padded[2:]))
+    found: list[Any] = [
+        minimize_scalar(
+            error,
+            bounds=(logs[max(i - 1, 0)], logs[min(i + 1, len(logs) - 1)]),
+            options={"xatol": 1e-9},
+        )
+        for i in valleys
+    ]
+    return math.exp(min(found, key=lambda result: result.fun).x)
 
 
 def quest(
@@ -113,8 +134,8 @@ def quest(
             on the grid in the rotated basis.
 
     Raises:
-        ValueError: a quantized leaf lacks ``hadamard_axis``, or its size there is not a
-            power of two.
+        ValueError: ``hadamard_axis`` is not a static integer; a quantized leaf lacks
+            it, or its size there is not a power of two.
 
     Example:
         >>> from jaxopt_suite.quantization import make_quantizer
@@ -127,13 +148,18 @@ def quest(
     Source: Panferov, Chen, Tabesh, Castro, Nikdan, Alistarh, "QuEST: Stable Training of
     LLMs with 1-Bit Weights and Activations" (2025), arXiv 2502.05003.
     """
+    check_quantizer("quantizer", quantizer)
+    if hadamard_axis is not None:
+        _check_axis("hadamard_axis", hadamard_axis)
     granularity = quantizer.granularity
 
     def scale_of(w):
-        squares, ones = wide(w) ** 2, jnp.ones(w.shape, wide(w).dtype)
-        count = jnp.maximum(group_sum(ones, quantizer), 1)
-        rms = jnp.sqrt(group_sum(squares, quantizer) / count)
-        scale = gaussian_scale(quantizer.format) * rms
+        # In units of the group's size, whose square may leave the range of the dtype.
+        unit = quantizer.scale(w)
+        z = wide(w) / spread(unit, w.shape, granularity)
+        count = jnp.maximum(group_sum(jnp.ones_like(z), quantizer), 1)
+        rms = jnp.sqrt(group_sum(z**2, quantizer) / count)
+        scale = gaussian_scale(quantizer.format) * rms * unit
         return jnp.where(scale < jnp.finfo(jnp.float32).tiny, 1.0, scale)
 
     def rounded(w):

@@ -13,7 +13,7 @@ from jaxopt_suite.core.checks import check_floating
 from jaxopt_suite.core.trees import statistics_dtype
 from jaxopt_suite.quantization.formats import (
     QuantFormat,
-    check_format,
+    checked_format,
     code_table,
     get_format,
     magnitude_codes,
@@ -53,7 +53,8 @@ class Quantizer(NamedTuple):
             unless told not to.
         codes: ``codes(w) -> (codes, scales)`` of ``round_nearest``: int8 for integer
             formats, else uint8.
-        dequantize: ``dequantize(codes, scales)``, back to values.
+        dequantize: ``dequantize(codes, scales)``, back to values: NaN for a code that
+            stands for none, but integer formats multiply whatever code there is.
     """
 
     format: QuantFormat
@@ -114,9 +115,30 @@ def make_quantizer(
     fmt = get_format(fmt) if isinstance(fmt, str) else fmt
     if not isinstance(fmt, QuantFormat):
         raise ValueError(f"fmt must be a format or the name of one, got {fmt!r}")
-    check_format(fmt)
     check_granularity(granularity)
-    return _make(fmt, granularity)
+    return _make(checked_format(fmt), granularity)
+
+
+def check_quantizer(name: str, quantizer: Any) -> None:
+    """Requires what :func:`make_quantizer` makes.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(quantizer, Quantizer):
+        raise ValueError(f"{name} must be made by make_quantizer, got {quantizer!r}")
+
+
+def check_key(key: Any) -> None:
+    """Requires a random key where one is needed.
+
+    Raises:
+        ValueError: it is None or no array.
+    """
+    if not hasattr(key, "dtype"):
+        raise ValueError(
+            f"key must be a typed key such as jax.random.key(0), got {key!r}"
+        )
 
 
 class Measured(NamedTuple):
@@ -153,11 +175,20 @@ def unscaled(
     # scale * qmax may miss the largest weight by a unit in the last place.
     at_end = jnp.abs(grid_values) == fmt.qmax
     values = jnp.where(at_end, jnp.sign(grid_values) * m.top, m.scale * grid_values)
-    if values.dtype == dtype:
-        return values
+    return values if values.dtype == dtype else _stored(values, dtype)
+
+
+def _stored(values: Float[Array, "..."], dtype: Any) -> Float[Array, "..."]:
+    """The nearest values of a narrow dtype, kept wide."""
     # Not a cast there and back, which XLA may drop.
     info = jnp.finfo(dtype)
-    return jax.lax.reduce_precision(values, info.nexp, info.nmant)
+    normal = jax.lax.reduce_precision(values, info.nexp, info.nmant)
+    if info.tiny <= jnp.finfo(values.dtype).tiny:
+        return normal
+    # reduce_precision makes zeros of what is subnormal.
+    unit = float(info.smallest_subnormal)
+    subnormal = jnp.round(values * (1.0 / unit)) * unit
+    return jnp.where(jnp.abs(values) < float(info.tiny), subnormal, normal)
 
 
 @functools.cache
@@ -200,6 +231,7 @@ def _make(fmt: QuantFormat, granularity: Granularity) -> Quantizer:
 
     @jax.jit
     def round_random(key, w):
+        check_key(key)
         w, m = frozen(w)
         lo, hi, delta = cells(m, w.dtype)
         up = jax.random.uniform(key, w.shape, delta.dtype) < delta
@@ -223,6 +255,17 @@ def _make(fmt: QuantFormat, granularity: Granularity) -> Quantizer:
 
     @jax.jit
     def dequantize(codes, scales):
+        codes, scales = jnp.asarray(codes), jnp.asarray(scales)
+        check_floating("scales", scales)
+        if not jnp.issubdtype(codes.dtype, jnp.integer):
+            raise ValueError(f"codes must have an integer dtype, got {codes.dtype}")
+        like = jax.ShapeDtypeStruct(codes.shape, scales.dtype)
+        expected = jax.eval_shape(lambda x: group_max(x, granularity), like).shape
+        if scales.shape != expected:
+            raise ValueError(
+                f"scales must have shape {expected} for codes of shape {codes.shape} "
+                f"and {granularity}, got {scales.shape}"
+            )
         values = decode(fmt, codes).astype(scales.dtype)
         return values * spread(scales, codes.shape, granularity)
 
@@ -306,7 +349,11 @@ def _look_up(table: np.ndarray, index: Any) -> Array:
 
 
 def decode(fmt: QuantFormat, codes: Int[Array, "..."]) -> Array:
-    """The grid values of codes; NaN for a code that stands for none."""
+    """The grid values of codes.
+
+    Those of an integer format are the codes themselves, within the grid or not; of any
+    other format, NaN for a code that stands for no value.
+    """
     if fmt.is_integer:
         return codes
     table = np.full(256, np.nan)
@@ -331,13 +378,15 @@ def quantize_tree(
             ``fold_in(key, i)``.
 
     Raises:
-        ValueError: the mask does not fit, or selects a leaf that is not floating.
+        ValueError: the mask does not fit, or selects a leaf that is not floating or
+            lacks the granularity's axis; the message has its path.
 
     Example:
         >>> params = {"w": jnp.array([[7.0, 2.4]]), "b": jnp.array([0.3, 7.0])}
         >>> quantize_tree(make_quantizer("int4"), params)["w"]
         Array([[7., 2.]], dtype=float32)
     """
+    check_quantizer("quantizer", quantizer)
     chosen = resolve_mask(mask, params)
     if key is None:
         return map_selected(quantizer.round_nearest, chosen, params)

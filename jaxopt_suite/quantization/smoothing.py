@@ -13,6 +13,8 @@ from jaxopt_suite.quantization.masks import Mask, resolve_mask
 from jaxopt_suite.quantization.penalty import keep_chosen, matching_curvature
 from jaxopt_suite.quantization.rounding import (
     Quantizer,
+    check_key,
+    check_quantizer,
     measure,
     quantize_tree,
     unscaled,
@@ -65,6 +67,21 @@ def _cells(
     return cell(lo, hi, delta), below, pinned
 
 
+def _scalar(loss: Callable[..., Any]) -> Callable[..., Float[Array, ""]]:
+    """The loss, required to be a real scalar, in a floating dtype."""
+
+    def checked(*args, **kwargs):
+        value = jnp.asarray(loss(*args, **kwargs))
+        if value.ndim or jnp.iscomplexobj(value):
+            raise ValueError(
+                f"loss must return a scalar, got {value.dtype} of shape {value.shape}"
+            )
+        floating = jnp.issubdtype(value.dtype, jnp.floating)
+        return value if floating else value.astype(jnp.result_type(float))
+
+    return checked
+
+
 def exact_smoothed_loss(
     loss: Loss, quantizer: Quantizer, w: Float[Array, "..."]
 ) -> Float[Array, ""]:
@@ -79,7 +96,8 @@ def exact_smoothed_loss(
 
     The gradient is the true one: it moves the scale through the largest weights of each
     group (equal ones share it). For a weight exactly on the grid it is the mean of the
-    two one-sided slopes.
+    two one-sided slopes. An infinite loss counts for nothing in the value where its
+    rounding has probability 0; a NaN is never hidden.
 
     Args:
         loss: an array like ``w`` -> scalar; called on a batch through ``vmap``.
@@ -87,7 +105,7 @@ def exact_smoothed_loss(
         w: at most 16 weights, of any shape.
 
     Raises:
-        ValueError: there are more than 16 weights.
+        ValueError: there are more than 16 weights, or the loss is no scalar.
 
     Example:
         >>> from jaxopt_suite.quantization import make_quantizer
@@ -98,7 +116,10 @@ def exact_smoothed_loss(
     Source: Kwun, Morwani, Su, Gil, Anand, Kakade, "LOTION: Smoothing the Optimization
     Landscape for Quantized Training" (2025), arXiv 2510.08757.
     """
-    w = jnp.asarray(w)
+    check_quantizer("quantizer", quantizer)
+    w, loss = jnp.asarray(w), _scalar(loss)
+    if not w.size:
+        return loss(w)
     if w.size > _MAX_EXACT:
         raise ValueError(
             f"w must have at most {_MAX_EXACT} weights, as all 2^d roundings are "
@@ -115,7 +136,14 @@ def _expectation(loss: Loss, cell: _Cell) -> Float[Array, ""]:
     corners = jnp.where(up, cell.high.ravel(), cell.low.ravel())
     prob_high = cell.prob_high.ravel()
     probabilities = jnp.prod(jnp.where(up, prob_high, 1.0 - prob_high), axis=1)
-    return jnp.sum(probabilities * jax.vmap(loss)(corners.reshape(-1, *shape)))
+    # Where the probability is 0, 0 times an infinite loss or slope would be NaN.
+    possible = probabilities != 0
+    hold = jax.lax.stop_gradient
+    corners = jnp.where(possible[:, None], corners, hold(corners))
+    losses = jax.vmap(loss)(corners.reshape(-1, *shape))
+    top = jnp.finfo(losses.dtype).max
+    losses = jnp.where(possible, losses, hold(jnp.clip(losses, -top, top)))
+    return jnp.sum(probabilities * losses)
 
 
 def monte_carlo_smoothed_loss(
@@ -142,7 +170,8 @@ def monte_carlo_smoothed_loss(
         mask: which leaves, as in :func:`quantize_tree`.
 
     Raises:
-        ValueError: ``num_samples`` is not a positive integer, or the mask does not fit.
+        ValueError: ``num_samples`` is not a positive integer, ``key`` is none, the mask
+            does not fit, or the loss is no scalar.
 
     Example:
         >>> from jaxopt_suite.quantization import make_quantizer
@@ -150,10 +179,12 @@ def monte_carlo_smoothed_loss(
         >>> monte_carlo_smoothed_loss(jnp.sum, quantizer, w, jax.random.key(0), 4)
         Array(4., dtype=float32)
     """
+    check_quantizer("quantizer", quantizer)
+    check_key(key)
     check_integer("num_samples", num_samples)
 
     def sample(key):
-        return loss(quantize_tree(quantizer, params, mask, key))
+        return _scalar(loss)(quantize_tree(quantizer, params, mask, key))
 
     return jnp.mean(jax.vmap(sample)(jax.random.split(key, num_samples)))
 
@@ -184,11 +215,12 @@ def quadratic_smoothed_loss(
         >>> quadratic_smoothed_loss(jnp.eye(2), w, make_quantizer("int3"), w)
         Array(0.09375, dtype=float32)
     """
-    d = jnp.shape(w)
-    if len(d) != 1 or jnp.shape(w_star) != d or jnp.shape(hessian) != d * 2:
+    check_quantizer("quantizer", quantizer)
+    hessian, w_star, w = (jnp.asarray(x) for x in (hessian, w_star, w))
+    if w.ndim != 1 or w_star.shape != w.shape or hessian.shape != w.shape * 2:
         raise ValueError(
             "hessian, w_star and w must have shapes (d, d), (d,) and (d,), got "
-            f"{jnp.shape(hessian)}, {jnp.shape(w_star)} and {d}"
+            f"{hessian.shape}, {w_star.shape} and {w.shape}"
         )
     offset = w - w_star
     variance = quantizer.variance(w)
@@ -207,7 +239,8 @@ def gauss_newton_loss(
     .. math:: L_{GN}(w) = L(w) + \frac\lambda2 \sum_i g_{ii} \sigma_i^2(w)
 
     With the diagonal :math:`g_{ii}` of the Gauss-Newton matrix and strength 1 this is
-    the smoothed loss to second order, and exactly so for a quadratic.
+    the smoothed loss to second order, and exactly so for a quadratic. At strength 0 it
+    is the loss, also where the penalty overflows.
 
     Args:
         loss: ``loss(params, *args, **kwargs)`` -> scalar.
@@ -222,7 +255,8 @@ def gauss_newton_loss(
 
     Raises:
         ValueError: a concrete ``strength`` or curvature is negative; in the function,
-            the curvature or the mask does not fit the parameters.
+            the curvature or the mask does not fit the parameters, or the loss is no
+            scalar.
 
     Example:
         >>> from jaxopt_suite.quantization import make_quantizer
@@ -233,18 +267,22 @@ def gauss_newton_loss(
 
     Source: Kwun et al. (2025), arXiv 2510.08757.
     """
+    check_quantizer("quantizer", quantizer)
     check_interval("strength", strength, 0.0)
 
     def smoothed(params, *args, **kwargs):
-        value = loss(params, *args, **kwargs)
+        value = _scalar(loss)(params, *args, **kwargs)
         chosen = resolve_mask(mask, params)
         weights = jax.tree.leaves(keep_chosen(chosen, params, jnp.asarray))
         held = jax.lax.stop_gradient(matching_curvature(curvature, params, chosen))
+        # 0 times what is not finite would be NaN, in the value and in the slope.
+        is_off = lambda x: (strength == 0) & ~jnp.isfinite(x)  # noqa: E731
         penalty = sum(
-            jnp.sum(c * quantizer.variance(w))
+            jnp.sum(jnp.where(is_off(c), 0.0, c) * quantizer.variance(w))
             for c, w in zip(jax.tree.leaves(held), weights, strict=True)
         )
-        return value + jnp.asarray(0.5 * strength * penalty, value.dtype)
+        added = jnp.where(is_off(penalty), 0.0, 0.5 * strength * penalty)
+        return value + added.astype(value.dtype)
 
     return smoothed
 
@@ -274,7 +312,8 @@ def flip_gradient(
         num_samples: roundings to average over; static.
 
     Raises:
-        ValueError: ``num_samples`` is not a positive integer.
+        ValueError: ``num_samples`` is not a positive integer, ``key`` is none, or the
+            loss is no scalar.
 
     Example:
         >>> from jaxopt_suite.quantization import make_quantizer
@@ -283,8 +322,12 @@ def flip_gradient(
         >>> flip_gradient(square, quantizer, w, jax.random.key(0), 4)
         Array([0., 1.], dtype=float32)
     """
+    check_quantizer("quantizer", quantizer)
+    check_key(key)
     check_integer("num_samples", num_samples)
-    w = jnp.asarray(w)
+    w, loss = jnp.asarray(w), _scalar(loss)
+    if not w.size:
+        return jnp.zeros_like(w)
     above, below, pinned = _cells(quantizer, jax.lax.stop_gradient(w))
 
     def slopes(draw, cell):

@@ -23,6 +23,7 @@ from jaxopt_suite.core.checks import (
     is_concrete,
     leading_size,
 )
+from jaxopt_suite.core.mesh import is_key_array
 from jaxopt_suite.core.trees import global_norm, statistics_dtype
 from jaxopt_suite.stochastic.bounded_noise import rademacher, uniform
 from jaxopt_suite.stochastic.noise import add_noise, gaussian
@@ -64,7 +65,8 @@ def inject_gradient_noise(
         A transformation that keeps every dtype.
 
     Raises:
-        ValueError: a concrete ``noise_std`` is negative, or the law is unknown.
+        ValueError: a concrete ``noise_std`` is negative or no single number, ``key`` is
+            no typed key, or the law is unknown.
 
     Example:
         >>> tx = inject_gradient_noise(0.5, jax.random.key(0), law="rademacher")
@@ -73,7 +75,13 @@ def inject_gradient_noise(
         Array([0.5, 0.5, 0.5], dtype=float32)
     """
     check_interval("noise_std", noise_std, 0.0)
+    if not callable(noise_std) and np.ndim(noise_std):
+        raise ValueError(
+            f"noise_std must be a single number, got shape {np.shape(noise_std)}"
+        )
     check_choice("law", law, tuple(_LAWS))
+    if not is_key_array(key):
+        raise ValueError(f"key must be a typed key, as jax.random.key(0), got {key!r}")
     silent = is_concrete(noise_std) and not np.any(cast(Any, noise_std))
 
     def init(params):
@@ -84,7 +92,9 @@ def inject_gradient_noise(
     def update(updates, state, params=None, **extra_args):
         del params, extra_args
         if not silent:
-            noise = _LAWS[law](_at(noise_std, state.count))
+            now = _at(noise_std, state.count)
+            check_interval("noise_std", now, 0.0)
+            noise = _LAWS[law](now)
             draw_key = jax.random.fold_in(state.key, state.count)
             updates = add_noise(draw_key, noise, updates)
         count = jnp.asarray(optax.safe_increment(state.count))
@@ -149,7 +159,7 @@ def annealed_sgd(
 def _warn_if_unstable(schedule: Any, smoothness: Any) -> None:
     counts = np.concatenate([np.arange(1024), 2 ** np.arange(10, 31)])
     with jax.ensure_compile_time_eval():
-        rates = jax.vmap(schedule)(counts) if callable(schedule) else schedule
+        rates = _rates_at(schedule, counts) if callable(schedule) else schedule
     if not (is_concrete(rates) and is_concrete(smoothness)):
         return
     largest = np.max(np.asarray(rates) * smoothness)
@@ -159,6 +169,15 @@ def _warn_if_unstable(schedule: Any, smoothness: Any) -> None:
             "diverges there; start at a smaller rate",
             stacklevel=3,
         )
+
+
+def _rates_at(schedule, counts):
+    try:
+        return jax.vmap(schedule)(counts)
+    except jax.errors.JAXTypeError:
+        # It branches on the count in Python.
+        rates = [schedule(int(count)) for count in counts]
+        return np.asarray(rates) if all(map(is_concrete, rates)) else rates
 
 
 def langevin(
@@ -309,6 +328,10 @@ def temperature_monitor(
     def update(updates, state, params=None, **extra_args):
         del params, extra_args
         groups = leading_size("updates", updates)
+        if groups == 1:
+            raise ValueError(
+                "updates must have a leading axis of at least 2 groups, got 1"
+            )
         noise_std = estimate_noise_std(updates) / math.sqrt(max(groups, 1))
         rate = _at(learning_rate, state.count)
         return updates, TemperatureMonitorState(

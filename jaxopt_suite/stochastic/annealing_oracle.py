@@ -45,8 +45,10 @@ from jaxopt_suite.stochastic.sgd_kernel import (
     check_law,
     check_list,
     check_rates,
+    check_scalar,
     dense_kernel,
     tabulate,
+    tabulate_traced,
 )
 
 __all__ = [
@@ -88,6 +90,8 @@ def transition_matrix(
         np.float64(-0.9)
     """
     points, step = check_grid(grid)
+    check_scalar("lr", lr)
+    check_scalar("noise_std", noise_std)
     check_rates("lr", lr, noise_std, step)
     return banded_kernel(
         points, tabulate("h_grad", h_grad, points), lr, noise_std
@@ -127,8 +131,11 @@ def propagate(
     """
     check_integer("num_steps", num_steps, 0)
     check_interval("schedule", schedule, 0.0, closed="()")
+    check_scalar("noise_std", noise_std)
+    if not callable(schedule):
+        check_scalar("schedule", schedule)
     points, step = check_grid(grid)
-    check_law(p0, points)
+    p0 = check_law(p0, points)
     rate = schedule if callable(schedule) else lambda count: schedule
     if not isinstance(p0, np.ndarray):
         # A schedule made of traced values stays traced, and is not checked.
@@ -151,13 +158,14 @@ def propagate(
 
 def _propagate_traced(h_grad, points, rate, noise_std, p0, num_steps):
     places = jnp.asarray(points, p0.dtype)
-    slopes = h_grad(places)
+    slopes = tabulate_traced("h_grad", h_grad, places)
 
     @jax.checkpoint
     def step(law, count):
         now = jnp.asarray(rate(count), law.dtype)
         law = law @ dense_kernel(places, places - now * slopes, now * noise_std)
-        return law, None
+        # Rounding would carry the sum of a float32 law away from 1.
+        return law / jnp.sum(law), None
 
     return jax.lax.scan(step, p0, jnp.arange(num_steps, dtype=jnp.int32))[0]
 
@@ -196,9 +204,14 @@ def propagate_stages(
     """
     check_integer("stage_length", stage_length)
     points, step = check_grid(grid)
-    check_law(p0, points)
-    check_rates("rates", rates, noise_std, step)
+    p0 = check_law(p0, points)
     check_list("rates", rates)
+    if np.shape(noise_std) not in ((), np.shape(rates)):
+        raise ValueError(
+            f"noise_std must be a number or have the shape {np.shape(rates)} of rates, "
+            f"got shape {np.shape(noise_std)}"
+        )
+    check_rates("rates", rates, noise_std, step)
     if isinstance(p0, np.ndarray):
         slopes = tabulate("h_grad", h_grad, points)
         law = np.asarray(p0, np.float64)
@@ -206,7 +219,8 @@ def propagate_stages(
             law = after(law, banded_kernel(points, slopes, rate, std), stage_length)
         return law
     places = jnp.asarray(points, p0.dtype)
-    return after_stages(places, h_grad(places), rates, noise_std, p0, stage_length)
+    slopes = tabulate_traced("h_grad", h_grad, places)
+    return after_stages(places, slopes, rates, noise_std, p0, stage_length)
 
 
 def expected_value(
@@ -227,10 +241,10 @@ def expected_value(
         np.float64(1.0)
     """
     points, _ = check_grid(grid)
-    check_law(p, points)
+    p = check_law(p, points)
     if isinstance(p, np.ndarray):
         return np.sum(np.asarray(p, np.float64) * tabulate("h", h, points))
-    return jnp.sum(p * h(jnp.asarray(points, p.dtype)))
+    return jnp.sum(p * tabulate_traced("h", h, jnp.asarray(points, p.dtype)))
 
 
 def well_mass(
@@ -238,7 +252,9 @@ def well_mass(
 ) -> np.floating | Float[Array, ""]:
     """Mass of a law between two points, from its linearly interpolated integral.
 
-    The d-th power is the probability that all of d coordinates are there.
+    A point of the grid has half of its mass on either side, also the first and the
+    last: from below the grid to above it there is all of it. The d-th power is the
+    probability that all of d coordinates are there.
 
     Args:
         p: masses of a law; NumPy or JAX, as the result.
@@ -255,22 +271,33 @@ def well_mass(
         0.249
     """
     points, _ = check_grid(grid)
-    check_law(p, points)
+    p = check_law(p, points)
     left, right = interval
     if not left < right:
         raise ValueError(
             f"interval must be (left, right), left < right, got {interval}"
         )
     lib: Any = np if isinstance(p, np.ndarray) else jnp
-    below = lib.cumsum(p) - p / 2
-    return lib.interp(right, points, below) - lib.interp(left, points, below)
+    running = lib.cumsum(p)
+    ends = {"left": 0.0, "right": running[-1]}
+    upper, lower = (
+        lib.interp(end, points, running - p / 2, **ends) for end in (right, left)
+    )
+    return upper - lower
 
 
 def total_variation(p: Law, q: Law) -> np.floating | Float[Array, ""]:
     r"""Distance of two laws on the same grid, :math:`\frac12 \sum_i |p_i - q_i|`.
 
+    Raises:
+        ValueError: the laws differ in shape.
+
     Example:
         >>> total_variation(np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.5, 0.5]))
         np.float64(0.5)
     """
+    if jnp.shape(p) != jnp.shape(q):
+        raise ValueError(
+            f"q must have the shape of p {jnp.shape(p)}, got {jnp.shape(q)}"
+        )
     return 0.5 * abs(p - q).sum()

@@ -18,6 +18,7 @@ from jaxopt_suite.stochastic.sgd_kernel import (
     check_law,
     check_list,
     check_rates,
+    check_scalar,
     is_even,
     join,
     split,
@@ -83,11 +84,14 @@ def fixed_rate_queries(
         (array([11., inf]), array([0.2, nan]))
     """
     points, step = check_grid(grid)
-    check_law(p0, points)
+    p0 = check_law(p0, points)
+    check_scalar("noise_std", noise_std)
     check_rates("rates", rates, noise_std, step)
     check_list("rates", rates)
     check_list("targets", targets)
     targets, rates = np.asarray(targets), np.asarray(rates)
+    if np.any(np.isnan(targets)):
+        raise ValueError(f"targets must be numbers, got {targets}")
     slopes, heights = tabulate("h_grad", h_grad, points), tabulate("h", h, points)
     even = is_even(points, slopes, heights)
     law = split(np.asarray(p0, np.float64), even)[0]
@@ -181,11 +185,13 @@ def schedule_queries(
         (array([ 8., 16., 32.]), array([15.]))
     """
     points, step = check_grid(grid)
-    check_law(p0, points)
+    p0 = check_law(p0, points)
+    check_scalar("noise_std", noise_std)
     check_rates("rates", rates, noise_std, step)
     check_list("rates", rates)
     check_list("targets", targets)
     check_interval("targets", targets, 0.0, closed="()")
+    exponents = tuple(exponents)
     for exponent in exponents:
         check_integer("exponents", exponent, 0)
     if not exponents or np.any(np.diff(exponents) <= 0):
@@ -197,17 +203,30 @@ def schedule_queries(
     laws = [[part] * len(exponents) for part in split(np.asarray(p0, np.float64), even)]
     for rate in rates:
         kernel = banded_kernel(points, slopes, rate, noise_std).toarray()
-        for part, power in zip(laws, split(kernel, even), strict=True):
-            for level in range(exponents[-1] + 1):
-                if level in exponents:
-                    run = exponents.index(level)
+        powers = split(kernel, even)
+        for level in range(exponents[-1] + 1):
+            powers = _squares(powers) if level else powers
+            if level in exponents:
+                run = exponents.index(level)
+                for part, power in zip(laws, powers, strict=True):
                     part[run] = part[run] @ power
-                power = power @ power
     law = np.stack([join(list(parts), even) for parts in zip(*laws, strict=True)])
     expected = law @ heights
     num_queries = np.size(rates) * 2.0 ** np.asarray(exponents)
     queries = [_crossing(expected, num_queries, t) for t in targets]
     return ScheduleQueries(np.array(queries), num_queries, expected, law)
+
+
+def _squares(powers):
+    """The squares of a kernel, or of its even and its odd half."""
+    first, *rest = powers
+    first = square(first)
+    if not rest:
+        return [first]
+    odd = rest[0] @ rest[0]
+    # |P(x, y) - P(x, -y)| <= P(x, y) + P(x, -y): else rounding could grow without end.
+    bound = first[-len(odd) :, -len(odd) :]
+    return [first, np.clip(odd, -bound, bound)]
 
 
 def _crossing(expected, num_queries, target):

@@ -25,7 +25,7 @@ def rademacher(scale: Scalar = 1.0) -> Noise:
     check_interval("scale", scale, 0.0)
 
     def moment(q) -> Any:
-        return scale**q
+        return scale**q if q >= 0 or scale > 0 else math.inf
 
     return Noise(lambda k, s, d: scale * jax.random.rademacher(k, s, d), moment)
 
@@ -33,7 +33,7 @@ def rademacher(scale: Scalar = 1.0) -> Noise:
 def uniform(scale: Scalar = 1.0) -> Noise:
     r"""Uniform on :math:`[-\sqrt 3 s, \sqrt 3 s)`, so that the variance is :math:`s^2`.
 
-    :math:`E|X|^q = (\sqrt 3 s)^q / (q + 1)`.
+    :math:`E|X|^q = (\sqrt 3 s)^q / (q + 1)` for :math:`q > -1`.
 
     Raises:
         ValueError: a concrete ``scale`` is negative.
@@ -50,6 +50,8 @@ def uniform(scale: Scalar = 1.0) -> Noise:
         return scale * jax.random.uniform(key, shape, dtype, -edge, edge)
 
     def moment(q) -> Any:
+        if q <= -1 or (q < 0 and scale == 0):
+            return math.inf
         return (edge * scale) ** q / (q + 1)
 
     return Noise(sample, moment)

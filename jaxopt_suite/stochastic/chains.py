@@ -12,7 +12,12 @@ import optax
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
-from jaxopt_suite.core.checks import check_integer, check_interval, leading_size
+from jaxopt_suite.core.checks import (
+    check_floating,
+    check_integer,
+    check_interval,
+    leading_size,
+)
 from jaxopt_suite.core.drivers import optimize
 from jaxopt_suite.core.mesh import is_key_array
 from jaxopt_suite.core.types import Problem
@@ -85,9 +90,10 @@ def run_chains(
 
     Raises:
         ValueError: a count is below 1, ``num_steps`` is no multiple of
-            ``record_every``, ``init`` has another number of chains, ``target`` is
-            negative, or ``optimizer`` is a transformation that holds a key: all chains
-            would see the same noise.
+            ``record_every``, ``init`` has another number of chains, another shape than
+            the minimizer or an integer dtype, ``target`` is negative, ``optimizer`` is
+            neither of the two, or a transformation that holds a key: all chains would
+            see the same noise.
 
     Example:
         >>> from jaxopt_suite.problems import rastrigin
@@ -104,6 +110,11 @@ def run_chains(
         ((5, 64), True)
     """
     check_interval("target", target, 0.0)
+    if not callable(optimizer) and not hasattr(optimizer, "update"):
+        raise ValueError(
+            "optimizer must be a function of a key or a transformation, got "
+            f"{optimizer!r}"
+        )
     task, starts = task_and_starts(problem, num_chains, init)
 
     def run(key, start):
@@ -131,14 +142,31 @@ def task_and_starts(
     """The Problem of a landscape, with its own starts or those of an ``init``."""
     check_integer("num_chains", num_chains)
     task = landscape_problem(landscape)
-    if init is None or callable(init):
-        return (task._replace(init=init) if init is not None else task), None
+    if init is None:
+        return task, None
+    if callable(init):
+        _check_start(landscape, jax.eval_shape(init, jax.random.key(0)))
+        return task._replace(init=init), None
     given = leading_size("init", init)
     if given != num_chains:
         raise ValueError(
             f"init must have a leading axis of num_chains={num_chains}, got {given}"
         )
+    _check_start(landscape, jax.eval_shape(lambda x: jax.tree.map(_first, x), init))
     return task, init
+
+
+def _first(leaf):
+    return leaf[0]
+
+
+def _check_start(landscape: Landscape, start: PyTree) -> None:
+    check_floating("init", start)
+    shapes, wanted = (jax.tree.map(jnp.shape, x) for x in (start, landscape.minimizer))
+    if shapes != wanted:
+        raise ValueError(
+            f"init must give starts of the minimizer's shape {wanted}, got {shapes}"
+        )
 
 
 def _refuse_shared_noise(optimizer: Any, state: PyTree) -> None:
@@ -195,7 +223,7 @@ def queries_to_target(
     (lower) quantile of their excess is at most the target.
 
     Args:
-        record: of one :func:`run_chains`, not under jit.
+        record: of one :func:`run_chains`, not under jit; of a sweep, one by one.
         target: excess, >= 0.
         quantile: share of the chains, in (0, 1].
 
@@ -203,7 +231,7 @@ def queries_to_target(
         The number of queries, or ``inf`` where no row has it.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range, or the record is of several runs.
 
     Example:
         >>> from jaxopt_suite.problems import quadratic
@@ -214,12 +242,21 @@ def queries_to_target(
         >>> queries_to_target(record, 0.25**3), queries_to_target(record, 0.0)
         (3, inf)
     """
+    _check_record(record)
     check_interval("target", target, 0.0)
     check_interval("quantile", quantile, 0.0, 1.0, closed="(]")
     share = np.mean(np.asarray(record.value - record.min_value) <= target, axis=1)
     # Shares are multiples of one over the number of chains, up to rounding.
     rows = np.flatnonzero(share >= quantile - 1e-9)
     return int(record.queries[rows[0]]) if rows.size else math.inf
+
+
+def _check_record(record: ChainRecord) -> None:
+    if jnp.ndim(record.value) != 2:
+        raise ValueError(
+            "record must be of one run, with value of shape (rows, chains), got shape "
+            f"{jnp.shape(record.value)}: index or jax.vmap over the axes of a sweep"
+        )
 
 
 class ReplicaSummary(NamedTuple):
@@ -258,12 +295,12 @@ def replica_summary(
     which stays inside [0, 1] and has width also at 0 and n successes.
 
     Args:
-        record: of :func:`run_chains`.
+        record: of one :func:`run_chains`; of a sweep, under :func:`jax.vmap`.
         quantiles: levels in [0, 1].
         confidence: level of the interval, in (0, 1).
 
     Raises:
-        ValueError: a level is out of range.
+        ValueError: a level is out of range, or the record is of several runs.
 
     Example:
         >>> from jaxopt_suite.problems import quadratic
@@ -277,19 +314,22 @@ def replica_summary(
 
     Source: Wilson (1927), Journal of the American Statistical Association 22.
     """
+    _check_record(record)
     check_interval("quantiles", np.asarray(quantiles), 0.0, 1.0)
     check_interval("confidence", confidence, 0.0, 1.0, closed="()")
     value, count = record.value, record.value.shape[1]
     rate = jnp.mean(record.in_basin, axis=1)
-    z = ndtri((1 + jnp.asarray(confidence)) / 2)
+    # From the tail: a confidence near 1 is 1 in float32, its distance to 1 is not 0.
+    z = -ndtri(jnp.asarray((1 - confidence) / 2))
     centre, scale = rate + z**2 / (2 * count), 1 + z**2 / count
     half = z * jnp.sqrt(rate * (1 - rate) / count + (z / (2 * count)) ** 2)
     interval = jnp.stack([centre - half, centre + half], axis=1) / scale
+    levels = jnp.atleast_1d(jnp.asarray(quantiles))
     return ReplicaSummary(
         mean=jnp.mean(value, axis=1),
         standard_error=jnp.std(value, axis=1, ddof=1) / math.sqrt(count),
         median=jnp.median(value, axis=1),
-        quantiles=jnp.quantile(value, jnp.asarray(quantiles), axis=1).T,
+        quantiles=jnp.quantile(value, levels, axis=1).T,
         success_rate=rate,
         success_interval=jnp.clip(interval, 0.0, 1.0),
     )

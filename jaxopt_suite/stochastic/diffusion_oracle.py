@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxopt_suite.core.checks import check_integer, check_interval
-from jaxopt_suite.stochastic.sgd_kernel import Grid, check_grid, tabulate
+from jaxopt_suite.stochastic.sgd_kernel import Grid, check_grid, check_scalar, tabulate
 
 
 def gibbs(h: Callable[[Any], Any], T: float, grid: Grid) -> Float[np.ndarray, " n"]:
@@ -38,6 +38,7 @@ def gibbs(h: Callable[[Any], Any], T: float, grid: Grid) -> Float[np.ndarray, " 
         0.25
     """
     check_interval("T", T, 0.0, closed="()")
+    check_scalar("T", T)
     points, _ = check_grid(grid)
     heights = tabulate("h", h, points)
     weights = np.exp((np.min(heights) - heights) / T)
@@ -74,6 +75,7 @@ def langevin_generator(h: Callable[[Any], Any], T: float, grid: Grid) -> Any:
     from scipy.sparse import diags_array
 
     check_interval("T", T, 0.0, closed="()")
+    check_scalar("T", T)
     points, step = check_grid(grid)
     up, down = _jump_rates(tabulate("h", h, points), T, step)
     stay = -np.append(up, 0.0) - np.append(0.0, down)
@@ -81,8 +83,13 @@ def langevin_generator(h: Callable[[Any], Any], T: float, grid: Grid) -> Any:
 
 
 def _jump_rates(heights, T, step):
-    rises = np.diff(heights)
-    return tuple(T / step**2 * np.exp(sign * rises / (2 * T)) for sign in (-1, 1))
+    half = np.diff(heights) / (2 * T)
+    if np.max(np.abs(half)) > 300:
+        raise ValueError(
+            f"T must be higher, or the grid finer, got T={T}: it is too small for the "
+            "steps of the grid, whose jump rates overflow"
+        )
+    return tuple(T / step**2 * np.exp(sign * half) for sign in (-1, 1))
 
 
 def langevin_spectral_gap(
@@ -114,6 +121,7 @@ def langevin_spectral_gap(
     from scipy.linalg import eigh_tridiagonal
 
     check_interval("T", T, 0.0, closed="()")
+    check_scalar("T", T)
     check_integer("num", num, 3)
     points = _interval_grid(lo, hi, num)
     step = points[1] - points[0]
@@ -135,6 +143,8 @@ def langevin_spectral_gap(
 def _interval_grid(lo, hi, num):
     if not lo < hi:
         raise ValueError(f"hi must be > lo = {lo}, got {hi}")
+    if not (np.isfinite(lo) and np.isfinite(hi)):
+        raise ValueError(f"lo, hi must be finite, got {lo}, {hi}")
     return np.linspace(lo, hi, num)
 
 
@@ -149,8 +159,9 @@ class Landscape1D(NamedTuple):
         barriers: for each minimum, the least climb to a lower point; inf for the global
             one. The largest finite one governs the slowest escape at low temperature.
         critical_temperature: where half of the Gibbs measure on the interval is in the
-            well of the global minimum, and more below; inf where more than half is at
-            every temperature.
+            well of the global minimum, and more below; inf where at least half is at
+            every temperature, 0 where another minimum is as low, up to 1e-10 of the
+            highest saddle.
     """
 
     minima: Float[np.ndarray, " m"]
@@ -191,17 +202,25 @@ def landscape_1d(
     check_integer("num", num, 5)
     points = _interval_grid(lo, hi, num)
     heights = tabulate("h", h, points)
-    falls = np.diff(heights) < 0
-    bottoms = np.flatnonzero(falls[:-1] & ~falls[1:]) + 1
-    tops = np.flatnonzero(~falls[:-1] & falls[1:]) + 1
+    bottoms, tops = _turns(np.diff(heights))
     if not bottoms.size:
         raise ValueError(f"lo, hi must have a minimum of h inside, got {lo}, {hi}")
     tops = tops[(tops > bottoms[0]) & (tops < bottoms[-1])]
     reach = points[1] - points[0]
     minima, low = _refined(h, points[bottoms], reach, 1.0)
     saddles, high = _refined(h, points[tops], reach, -1.0)
-    critical = _critical_temperature(points, heights, saddles, minima[np.argmin(low)])
+    places = np.concatenate([points, minima, saddles])
+    values = np.concatenate([heights, low, high])
+    critical = _critical_temperature(places, values, low, saddles)
     return Landscape1D(minima, low, saddles, high, _climbs(low, high), critical)
+
+
+def _turns(rises):
+    """Indices of local minima and maxima, each in the middle of its flat piece."""
+    moves = np.flatnonzero(rises)
+    falls = rises[moves] < 0
+    middles = (moves[:-1] + 1 + moves[1:]) // 2
+    return middles[falls[:-1] & ~falls[1:]], middles[~falls[:-1] & falls[1:]]
 
 
 def _refined(h, places, reach, sign):
@@ -231,18 +250,32 @@ def _climbs(low, high):
     return climbs
 
 
-def _critical_temperature(points, heights, saddles, lowest):
+def _critical_temperature(points, heights, low, saddles):
+    """On a grid which has the saddles and the minima, of values ``low``."""
     from scipy.optimize import brentq
 
+    order = np.argsort(points)
+    points, heights = points[order], heights[order] - np.min(low)
+    above = np.delete(low, np.argmin(low)) - np.min(low)
+    lowest = points[np.argmin(heights)]
     after = np.searchsorted(saddles, lowest)
-    ends = np.concatenate([[-np.inf], saddles, [np.inf]])[after : after + 2]
-    inside = (points > ends[0]) & (points < ends[1])
+    ends = np.concatenate([points[:1], saddles, points[-1:]])[after : after + 2]
+    first, last = np.searchsorted(points, ends)
+    if not above.size:
+        return math.inf
+    top = np.max(heights[np.searchsorted(points, saddles)])
+    if np.min(above) <= 1e-10 * top:
+        return 0.0
 
     def excess(log_temperature):
-        weights = np.exp((np.min(heights) - heights) / math.exp(log_temperature))
-        return np.sum(weights[inside]) / np.sum(weights) - 0.5
+        weights = np.exp(-heights / math.exp(log_temperature))
+        masses = np.diff(points) * (weights[:-1] + weights[1:])
+        # Half, up to the rounding of the places of the saddles.
+        return np.sum(masses[first:last]) / np.sum(masses) - 0.5 + 1e-8
 
-    scan = np.log(np.ptp(heights) * np.geomspace(1e-4, 1e4, 200))
+    # At the coldest all is in the well: the next minimum has a weight of e^-700.
+    cold, hot = np.log(np.min(above) / 700), np.log(1e4 * np.ptp(heights))
+    scan = np.linspace(cold, hot, math.ceil(10 * (hot - cold)))
     less = np.flatnonzero(np.array([excess(t) for t in scan]) < 0)
     if not less.size:
         return math.inf

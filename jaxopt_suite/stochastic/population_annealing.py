@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxopt_suite.core.checks import check_integer, check_interval
 from jaxopt_suite.core.drivers import optimize
+from jaxopt_suite.core.trees import statistics_dtype
 from jaxopt_suite.problems.landscape import Landscape
 from jaxopt_suite.stochastic.chains import (
     ChainRecord,
@@ -53,6 +54,9 @@ def systematic_resample(
     Returns:
         n indices, in ascending order.
 
+    Raises:
+        ValueError: ``log_weights`` is not of shape ``(n,)`` with n >= 1.
+
     Example:
         >>> weights = jnp.array([0.5, 0.25, 0.25, 0.0])
         >>> systematic_resample(jax.random.key(0), jnp.log(weights))
@@ -61,7 +65,14 @@ def systematic_resample(
     Source: Carpenter, Clifford, Fearnhead, "Improved Particle Filter for Nonlinear
     Problems" (1999), IEE Proceedings - Radar, Sonar and Navigation 146.
     """
-    count, dtype = len(log_weights), log_weights.dtype
+    log_weights = jnp.asarray(log_weights)
+    if log_weights.ndim != 1 or not log_weights.size:
+        raise ValueError(
+            f"log_weights must have shape (n,), n >= 1, got shape {log_weights.shape}"
+        )
+    # In bfloat16 a sum of more than 256 equal weights stops growing.
+    count, dtype = len(log_weights), statistics_dtype(log_weights.dtype)
+    log_weights = log_weights.astype(dtype)
     edges = jnp.cumsum(_weights(log_weights))
     shift = jax.random.uniform(key, (), dtype)
     # Rounding must not carry the last point past the last weight.
@@ -118,7 +129,8 @@ def population_annealing(
 
     Raises:
         ValueError: a count is below 1, a concrete temperature is not positive, there is
-            no temperature, or as :func:`~jaxopt_suite.stochastic.run_chains`.
+            no temperature, ``optimizer`` is no function, or as
+            :func:`~jaxopt_suite.stochastic.run_chains`.
 
     Example:
         >>> from jaxopt_suite.problems import rastrigin
@@ -137,6 +149,11 @@ def population_annealing(
     check_interval("temperatures", temperatures, 0.0, closed="()")
     check_integer("steps_per_stage", steps_per_stage)
     check_interval("target", target, 0.0)
+    if not callable(optimizer):
+        raise ValueError(
+            "optimizer must be a function of a key and a temperature, as lambda key, "
+            f"T: langevin(T, 0.01, key), got {optimizer!r}"
+        )
     temperatures = jnp.asarray(temperatures)
     if temperatures.ndim != 1 or not temperatures.size:
         raise ValueError(
@@ -160,7 +177,8 @@ def population_annealing(
         stage_keys = jax.random.split(jax.random.fold_in(stage_key, number))
         run_keys = keys_of_chains(stage_keys[0], num_chains)
         population, row = jax.vmap(advance, (0, 0, None))(run_keys, population, now)
-        log_weights = -cooling * row["value"]
+        value = row["value"]
+        log_weights = -cooling * value.astype(statistics_dtype(value.dtype))
         chosen = systematic_resample(stage_keys[1], log_weights)
         # The last stage cools by 0: it keeps its population as it is.
         chosen = jnp.where(cooling == 0, jnp.arange(num_chains), chosen)

@@ -17,6 +17,7 @@ from jaxopt_suite.stochastic.sgd_kernel import (
     check_law,
     check_list,
     check_rates,
+    check_scalar,
     is_even,
     split,
     tabulate,
@@ -65,8 +66,9 @@ def staircase(
     check_list("rates", rates)
 
     def schedule(count):
-        table = jnp.asarray(rates)
-        return table[jnp.minimum(count // stage_length, len(table) - 1)]
+        table = jnp.asarray(rates, jnp.result_type(float))
+        stage = jnp.asarray(count).astype(jnp.int32) // stage_length
+        return table[jnp.minimum(stage, len(table) - 1)]
 
     return schedule
 
@@ -121,7 +123,8 @@ def plan_schedule(
     from scipy.optimize import minimize
 
     points, step = check_grid(grid)
-    check_law(p0, points)
+    p0 = check_law(p0, points)
+    check_scalar("noise_std", noise_std)
     check_integer("num_stages", num_stages)
     check_integer("num_iterations", num_iterations)
     check_integer("budget", budget, num_stages)
@@ -159,7 +162,11 @@ def plan_schedule(
 
 def _objective(h, points, heights, p0, noise_std, stage_length):
     """Log of E h above the least h, with its gradient in the log temperatures."""
-    slopes = tabulate("h", jax.vmap(jax.grad(h)), points)
+    try:
+        slopes = tabulate("h", jax.vmap(jax.grad(h)), points)
+    except jax.errors.TracerArrayConversionError as error:
+        message = "h must be made of jax.numpy, to be differentiated, got one of NumPy"
+        raise ValueError(message) from error
     even = is_even(points, slopes, heights)
     law = split(np.asarray(p0, np.float64), even)[0]
     excess = (heights - np.min(heights))[-len(law) :]

@@ -276,7 +276,8 @@ def temperature(
     """
     check_interval("lr", lr, 0.0)
     check_interval("noise_std", noise_std, 0.0)
-    return lr * noise_std**2 / 2
+    # A float first: the square of an integer may leave the integers.
+    return 0.5 * lr * noise_std * noise_std
 
 
 def rate_for_temperature(
@@ -292,7 +293,7 @@ def rate_for_temperature(
         0.02
     """
     _check_positive(T=T, noise_std=noise_std)
-    return 2 * T / noise_std**2
+    return 2.0 * T / noise_std / noise_std
 
 
 def from_temperature(

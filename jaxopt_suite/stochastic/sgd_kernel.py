@@ -47,7 +47,7 @@ def check_rates(name: str, rates: Any, noise_std: Any, step: float) -> None:
     """
     check_interval(name, rates, 0.0, closed="()")
     check_interval("noise_std", noise_std, 0.0, closed="()")
-    if not (is_concrete(rates) and is_concrete(noise_std)):
+    if not all(map(_is_known, (rates, noise_std))):
         return
     least = np.min(np.asarray(rates) * np.asarray(noise_std), initial=np.inf)
     if step > least * (1 + 1e-6):
@@ -57,37 +57,60 @@ def check_rates(name: str, rates: Any, noise_std: Any, step: float) -> None:
         )
 
 
+def _is_known(value):
+    if isinstance(value, (list, tuple)):
+        return all(map(is_concrete, value))
+    return is_concrete(value)
+
+
+def check_scalar(name: str, value: Any) -> None:
+    """Requires a single number, concrete or traced.
+
+    Raises:
+        ValueError: it is an array of another shape, or a function.
+    """
+    if callable(value) or np.ndim(value):
+        got = value if callable(value) else f"shape {np.shape(value)}"
+        raise ValueError(f"{name} must be a single number, got {got}")
+
+
 def check_list(name: str, value: Any) -> None:
     """Requires shape ``(m,)`` with at least one entry.
 
     Raises:
         ValueError: it has another shape.
     """
-    if jnp.ndim(value) != 1 or not jnp.size(value):
+    if np.ndim(value) != 1 or not np.size(value):
         raise ValueError(
-            f"{name} must have shape (m,), m >= 1, got shape {jnp.shape(value)}"
+            f"{name} must have shape (m,), m >= 1, got shape {np.shape(value)}"
         )
 
 
-def check_law(law: Law, points: Float[np.ndarray, " n"]) -> None:
-    """Requires the masses of a law on the grid, where they are concrete.
+def check_law(law: Any, points: Float[np.ndarray, " n"]) -> Any:
+    """The masses of a law on the grid: a JAX array as it is, all else in NumPy.
 
     Raises:
-        ValueError: another shape than the grid, a negative mass, or a sum other than 1.
+        ValueError: another shape than the grid, an integer JAX array, or, where it is
+            concrete, a negative mass or a sum other than 1.
     """
+    if not isinstance(law, jax.Array):
+        law = np.asarray(law)
+    elif not jnp.issubdtype(law.dtype, jnp.floating):
+        raise ValueError(f"the law must have a floating dtype, got {law.dtype}")
     if jnp.shape(law) != points.shape:
         raise ValueError(
             f"the law must have the shape of the grid {points.shape}, got "
             f"{jnp.shape(law)}"
         )
     if not is_concrete(law):
-        return
+        return law
     masses = np.asarray(law, np.float64)
     if not (np.min(masses) >= 0 and abs(np.sum(masses) - 1) <= 1e-5):
         raise ValueError(
             "the law must have masses >= 0 that sum to 1, got a least mass of "
             f"{np.min(masses):g} and a sum of {np.sum(masses):g}"
         )
+    return law
 
 
 def tabulate(
@@ -100,15 +123,32 @@ def tabulate(
     """
     with jax.enable_x64(True):
         values = np.asarray(function(points.ravel()), np.float64)
-    if values.shape != (points.size,):
-        raise ValueError(
-            f"{name} must act entry by entry, got shape {values.shape} for "
-            f"{(points.size,)}: wrap it in jax.vmap"
-        )
+    _check_entries(name, values, points.size)
     if not np.all(np.isfinite(values)):
         place = points.ravel()[np.argmin(np.isfinite(values))]
         raise ValueError(f"{name} must be finite on the grid, it is not at {place:g}")
     return values.reshape(points.shape)
+
+
+def tabulate_traced(
+    name: str, function: Callable[[Any], Any], points: Float[Array, " n"]
+) -> Float[Array, " n"]:
+    """Values of a JAX function at points, in their dtype.
+
+    Raises:
+        ValueError: the function does not act entry by entry.
+    """
+    values = jnp.asarray(function(points))
+    _check_entries(name, values, points.size)
+    return values
+
+
+def _check_entries(name, values, count):
+    if values.shape != (count,):
+        raise ValueError(
+            f"{name} must act entry by entry, got shape {values.shape} for "
+            f"{(count,)}: wrap it in jax.vmap"
+        )
 
 
 def banded_kernel(

@@ -323,3 +323,30 @@ def test_its_problem_descends_the_exact_gradient_and_records_value_and_well():
 def test_bad_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["griewank", "quadratic", "perturbed_quadratic", "neural_toy", "michalewicz"],
+)
+def test_integer_points_have_the_values_of_floats(name):
+    landscape = FACTORIES[name](65)
+    if name == "quadratic":
+        landscape = landscapes.quadratic(0.5 + np.arange(65))
+    point = jnp.arange(65) % 3
+    for read in (landscape.value, landscape.in_basin):
+        np.testing.assert_allclose(read(point), read(point.astype(float)), rtol=1e-6)
+
+
+def test_the_box_of_levy_is_inside_the_well_of_every_coordinate():
+    with jax.enable_x64(True):
+        landscape = landscapes.levy(3)
+        for axis in range(3):
+            x = np.linspace(-1.5, 2.2, 3701)
+            points = 1.0 + x[:, None] * np.eye(3)[axis]
+            inside = np.asarray(jax.vmap(landscape.in_basin)(points))
+            values = np.asarray(jax.vmap(landscape.value)(points))
+            np.testing.assert_allclose(x[inside][[0, -1]], [-0.85, 1.66], atol=2e-3)
+            # One well: down to the minimizer, then up.
+            falls = np.diff(values[inside]) < 0
+            np.testing.assert_array_equal(falls, x[inside][:-1] < -1e-9)

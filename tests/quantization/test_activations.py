@@ -76,15 +76,27 @@ def test_examples_one_by_one_take_the_given_batch_size():
     np.testing.assert_allclose(got, upstream + slope, rtol=1e-4, atol=1e-4)
 
 
+def test_on_the_grid_of_bfloat16_the_gradient_comes_back_as_it_is():
+    x = jnp.asarray(X, jnp.bfloat16)
+    x = jax.jit(per_token("int4", x).round_nearest)(x)
+    upstream = jnp.asarray(UPSTREAM, jnp.bfloat16)
+    _, got = pulled(x, 6.0, 1.0)
+    np.testing.assert_array_equal(got, upstream)
+
+
 @pytest.mark.parametrize(
     ("x", "arguments", "message"),
     [
         (1.0, {}, r"x must have a last axis of features, got shape \(\)"),
         (np.ones((2, 0)), {}, r"x must have a last axis .* \(2, 0\)"),
+        (np.ones((2, 3), int), {}, "x must have a floating dtype, got int32"),
+        (X, {"key": None}, "key must be a typed key"),
+        (X, {"strength": np.inf}, "strength must be finite and >= 0, got inf"),
+        (X, {"batch_size": np.inf}, "batch_size must be finite and > 0, got inf"),
         (X, {"strength": -1.0}, "strength must be >= 0, got -1.0"),
         (X, {"batch_size": 0}, "batch_size must be > 0, got 0"),
     ],
 )
 def test_bad_arguments_are_refused(x, arguments, message):
     with pytest.raises(ValueError, match=message):
-        smooth_activations("int4", jnp.asarray(x), KEY, **arguments)
+        smooth_activations("int4", jnp.asarray(x), **{"key": KEY, **arguments})

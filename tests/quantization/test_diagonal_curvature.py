@@ -142,3 +142,18 @@ def test_an_estimate_goes_straight_into_the_penalty():
 def test_bad_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_diagonal_of_nothing_is_nothing():
+    empty = {"w": jnp.zeros((0, 3))}
+    assert exact_diagonal(lambda p: jnp.sum(p["w"]), empty)["w"].shape == (0, 3)
+
+
+def test_an_estimate_of_python_numbers_is_averaged_and_none_is_refused():
+    one = average_curvature(lambda w: {"w": 2.0})
+    params = {"w": jnp.float32(1.0)}
+    curvature, _ = one.update((params,), one.init(params))
+    np.testing.assert_allclose(curvature["w"], 2.0, rtol=1e-5)
+    none = average_curvature(lambda w: None)
+    with pytest.raises(ValueError, match="estimate must return a pytree like params"):
+        none.update((params,), none.init(params))

@@ -80,6 +80,14 @@ def test_a_grid_of_ones_own():
     np.testing.assert_array_equal(tied, [0, 0, 2, 2])
 
 
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_a_grid_of_another_kind_becomes_a_tuple(kind):
+    written = QuantFormat(kind([-1, -0.0, 1]), cast(Any, np.float32(1)), "mine")
+    quantizer = make_quantizer(written)
+    assert quantizer is make_quantizer(QuantFormat((-1.0, 0.0, 1.0), 1.0, "mine"))
+    assert str(quantizer.format.grid) == "(-1.0, 0.0, 1.0)"
+
+
 def test_formats_and_quantizers_are_static_arguments_made_once():
     quantizers = {
         make_quantizer("int4"),
@@ -117,6 +125,16 @@ ALL_FORMATS = "int2, int3, int4, int5, int6, int7, int8, fp4, fp8, nf4"
             lambda: get_format("int9"),
             f"format must be one of {ALL_FORMATS}, got 'int9'",
         ),
+        (lambda: get_format(cast(Any, ["int4"])), "format must be one of .*'int4'"),
+        (
+            lambda: make_quantizer("int4", Granularity("block", -1, cast(Any, 1.5))),
+            "size must be an integer >= 1, got 1.5",
+        ),
+        (lambda: make_quantizer("int4", Granularity("block")), "size must be .*got 0"),
+        (
+            lambda: make_quantizer("int4", Granularity("channel", cast(Any, 1.5))),
+            "axis must be a static integer, got 1.5",
+        ),
         (lambda: make_quantizer("fp5"), "format must be one of .*got 'fp5'"),
         (lambda: make_quantizer(cast(Any, 4)), "fmt must be a format .*got 4"),
         (lambda: per_block(0), "size must be an integer >= 1, got 0"),
@@ -147,6 +165,8 @@ def test_bad_formats_and_granularities_are_refused(call, message):
         ((-1.0, 0.0, 1.0), 2.0),
         (tuple(np.arange(-150.0, 151.0)), 150.0),
         ((), 0.0),
+        ("mine", 1.0),
+        (((-1.0, 0.0, 1.0),), 1.0),
     ],
 )
 def test_grids_that_do_not_serve_are_refused(grid, qmax):

@@ -275,6 +275,51 @@ def test_zero_huge_and_tiny_groups_give_finite_updates():
     assert np.any(updates[3] != 1)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_on_the_grid_of_a_narrow_dtype_the_penalty_is_zero_and_so_is_its_slope(dtype):
+    # The last weight is off the grid: the rest have a slope of 0, but for the largest.
+    w = INT4.round_nearest(PARAMS["w"].astype(dtype))
+    transformation: Any = add_lotion_penalty(INT4, curvature=jnp.ones_like(w))
+    updates, state = first_update(transformation, 0 * w, w)
+    np.testing.assert_array_equal(updates, np.zeros(w.shape))
+    assert state.penalty == 0
+    w = jnp.asarray([[7.0, 2.25, 3.0]], dtype)
+    transformation = add_lotion_penalty(INT4, curvature=jnp.ones_like(w))
+    updates, _ = first_update(transformation, 0 * w, w)
+    _, slope = penalty_and_slope("int4", w, np.ones((1, 3)), per_tensor())
+    np.testing.assert_allclose(np.asarray(updates, np.float32), slope, rtol=1e-2)
+
+
+@pytest.mark.parametrize("wrap", ["multi_transform", "masked", "constant"])
+def test_a_curvature_of_all_leaves_serves_a_part_of_them(wrap):
+    params = {"a": jnp.array([[3.0, 0.75]]), "b": {"c": jnp.array([[3.0, 0.75]])}}
+    c = jax.tree.map(lambda p: 2 * jnp.ones_like(p), params)
+    constant: Any = {"curvature": c} if wrap == "constant" else {}
+    one = add_lotion_penalty(make_quantizer("int3"), **constant)
+    if wrap == "multi_transform":
+        parts: Any = {"x": one, "y": optax.set_to_zero()}
+        transformation: Any = optax.multi_transform(parts, {"a": "x", "b": "y"})
+    else:
+        transformation = optax.masked(one, {"a": True, "b": False})
+    extra = {} if constant else {"curvature": c}
+    zero = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = transformation.update(
+        zero, transformation.init(params), params, **extra
+    )
+    # 1/2 c (s (l + h) - 2 w) for the second; 2/2 0.75 / 3 through the scale.
+    np.testing.assert_allclose(updates["a"], [[0.25, -0.5]], rtol=1e-6)
+    np.testing.assert_array_equal(updates["b"]["c"], np.zeros((1, 2)))
+
+
+def test_updates_of_another_shape_are_refused():
+    transformation: Any = add_lotion_penalty(INT4)
+    state = transformation.init(PARAMS)
+    with pytest.raises(
+        ValueError, match=r"updates\['w'\] must have the shape \(4, 7\)"
+    ):
+        transformation.update({**PARAMS, "w": jnp.ones((1, 7))}, state, PARAMS)
+
+
 def test_a_nan_stays_in_its_group_and_shows_in_the_penalty():
     w = PARAMS["w"].at[1, 2].set(jnp.nan)
     transformation: Any = add_lotion_penalty(make_quantizer("int4", per_block(7)))
@@ -304,6 +349,12 @@ def test_scalars_cost_nothing_and_empty_leaves_pass():
 @pytest.mark.parametrize(
     ("arguments", "extra", "message"),
     [
+        ({"strength": np.inf}, {}, "strength must be finite and >= 0, got inf"),
+        ({"strength": None}, {}, "strength must be a number, got None"),
+        ({"batch_size": np.inf}, {}, "batch_size must be finite and > 0, got inf"),
+        ({"curvature": None}, {}, "curvature must be .* got None"),
+        ({"differentiate_scale": 1}, {}, "differentiate_scale must be True or False"),
+        ({"quantizer": "int4"}, {}, "quantizer must be made by make_quantizer"),
         ({"strength": -0.5}, {}, "strength must be >= 0, got -0.5"),
         ({"batch_size": -1}, {}, "batch_size must be > 0, got -1"),
         ({"b2": 1.5}, {}, r"b2 must be in \[0, 1\), got 1.5"),
@@ -327,7 +378,7 @@ def test_bad_arguments_are_refused(arguments, extra, message):
     params = {"w": PARAMS["w"], "i": jnp.ones(2, jnp.int32)}
 
     def call():
-        transformation: Any = add_lotion_penalty(INT4, **arguments)
+        transformation: Any = add_lotion_penalty(**{"quantizer": INT4, **arguments})
         transformation.update(params, transformation.init(params), params, **extra)
 
     with pytest.raises(ValueError, match=message):

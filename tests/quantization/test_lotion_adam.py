@@ -76,6 +76,46 @@ def test_strength_zero_is_adamw_bit_for_bit(dtype, compiled):
     assert state[0].penalty > 0
 
 
+@pytest.mark.parametrize(("b1", "b2"), [(0.999, 0.999), (0.9999, 0.9999), (0.9, 0.8)])
+def test_strength_zero_is_adam_where_the_bound_is_attained_or_none(b1, b2):
+    grads = [jax.tree.map(np.ones_like, PARAMS)] * 5
+
+    @jax.jit
+    def both(b1, b2, grads):
+        # Traced: a pair without a bound is not seen.
+        seen = []
+        for transformation in (
+            optax.scale_by_adam(b1, b2),
+            scale_by_lotion_adam(INT4, strength=0.0, b1=b1, b2=b2),
+        ):
+            one: Any = transformation
+            state = one.init(grads[0])
+            updates = []
+            for g in grads:
+                u, state = one.update(g, state, grads[0])
+                updates.append(u)
+            seen.append(updates)
+        return seen
+
+    narrow = [as_dtype(np.float32, g) for g in grads]
+    expected, got = both(b1, b2, narrow)
+    assert_same(got, expected)
+
+
+def test_the_slope_left_in_the_momentum_is_clipped_when_the_strength_falls_to_zero():
+    w = jnp.array([[3.0, 0.75]])
+    schedule = optax.piecewise_constant_schedule(1.0, {1: 0.0})
+    transformation: Any = scale_by_lotion_adam(INT4, strength=schedule)
+    state, seen = transformation.init(w), []
+    for _ in range(3):
+        # The largest weight has no gradient, and so no curvature, of its own.
+        u, state = transformation.update(jnp.array([[0.0, 2.0]]), state, w)
+        seen.append(u)
+    bound = 0.1 / np.sqrt(0.001 * (1 - 0.9**2 / 0.999))
+    tops = [float(jnp.abs(u)[0, 0]) for u in seen]
+    np.testing.assert_allclose(tops, [bound, 2 * bound, 2 * bound], rtol=1e-4)
+
+
 def test_no_ratio_of_adam_reaches_the_default_clip():
     # Gradients that grow by b2 / b1 a step approach Cauchy-Schwarz's bound, once the
     # bias correction is over.
@@ -243,6 +283,12 @@ def test_sharded_parameters_give_the_same_updates_where_they_are():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"strength": np.inf}, "strength must be finite and >= 0, got inf"),
+        ({"batch_size": np.inf}, "batch_size must be finite and > 0, got inf"),
+        ({"weight_decay": np.nan}, "weight_decay must be >= 0, got nan"),
+        ({"weight_decay": -0.1}, "weight_decay must be >= 0, got -0.1"),
+        ({"weight_decay": None}, "weight_decay must be a number, got None"),
+        ({"differentiate_scale": "no"}, "differentiate_scale must be True or False"),
         ({"strength": -1}, "strength must be >= 0, got -1"),
         ({"batch_size": 0}, "batch_size must be > 0, got 0"),
         ({"b2": 1.0}, r"b2 must be in \[0, 1\), got 1.0"),
@@ -272,3 +318,22 @@ def test_params_are_required():
     params = as_dtype(np.float32)
     with pytest.raises(ValueError, match="needs params=, got None"):
         transformation.update(params, transformation.init(params))
+
+
+def test_updates_of_another_shape_are_refused():
+    transformation: Any = scale_by_lotion_adam(INT4)
+    params = as_dtype(np.float32)
+    state = transformation.init(params)
+    with pytest.raises(ValueError, match=r"updates\['b'\] must have the shape \(3,\)"):
+        transformation.update({**params, "b": jnp.ones(1)}, state, params)
+
+
+def test_the_slope_of_float16_weights_does_not_underflow():
+    w = jnp.array([[7e-3, 2.5e-3]], jnp.float16)
+    transformation: Any = scale_by_lotion_adam(INT4, b1=0.0, b2=0.5, max_ratio=1e9)
+    g = jnp.array([[0.0, 1e-3]], jnp.float16)
+    _, state = transformation.update(g, transformation.init(w), w)
+    # Beside g of 1e-3 the slope is 1e-6 times an offset of 1e-4 or so.
+    _, slope = penalty_and_slope("int4", w, np.float64(g) ** 2, per_tensor())
+    assert 0 < abs(slope[0, 0]) < 6e-8 / 2
+    np.testing.assert_allclose(state.mu[0, 0], slope[0, 0], rtol=2e-2)

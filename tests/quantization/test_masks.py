@@ -12,6 +12,7 @@ from small_model import small_model
 from jaxopt_suite.quantization import (
     default_mask,
     make_quantizer,
+    per_channel,
     quantize_tree,
     resolve_mask,
     where_path,
@@ -90,6 +91,16 @@ def test_leaves_that_are_no_arrays_are_never_selected():
 def test_bad_masks_are_refused(mask, message):
     with pytest.raises(ValueError, match=message):
         resolve_mask(mask, PARAMS)
+
+
+def test_a_leaf_without_the_axis_is_named():
+    quantizer = make_quantizer("int4", per_channel(2))
+    params = {"a": [jnp.ones((1, 1, 2)), jnp.ones((2, 2))]}
+    for key in (None, jax.random.key(0)):
+        with pytest.raises(
+            ValueError, match=r"params\['a'\]\[1\] .*per_channel .*got 2"
+        ):
+            quantize_tree(quantizer, params, key=key)
 
 
 def test_a_traced_mask_is_refused():

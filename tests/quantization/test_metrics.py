@@ -229,6 +229,23 @@ QUANTIZER = make_quantizer("int4")
             "curvature must be a pytree like params",
         ),
         (
+            lambda p: auto_granularity(
+                CHOICES,
+                jax.tree.map(lambda x: jnp.nan * x, p),
+                jax.tree.map(jnp.ones_like, p),
+                9.0,
+            ),
+            r"params\['a'\] and its curvature must predict finite losses",
+        ),
+        (
+            lambda p: jax.jit(lambda c: auto_granularity(CHOICES, p, c, 9.0).labels)(p),
+            r"curvature\['a'\] must be concrete, got a tracer",
+        ),
+        (
+            lambda p: auto_granularity(cast(Any, ["int4"]), p, p, 9.0),
+            r"quantizers\[0\] must be made by make_quantizer",
+        ),
+        (
             lambda p: auto_granularity(CHOICES, p, p, 4.0, mask=False),
             "mask must select at least one weight",
         ),

@@ -1,5 +1,8 @@
 """Packed codes, files, and what is refused."""
 
+import collections
+from typing import Any, cast
+
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import jax
@@ -20,6 +23,7 @@ from jaxopt_suite.quantization import (
     quantize_tree,
     save_quantized,
     unpack_int4,
+    where_path,
 )
 
 
@@ -57,6 +61,7 @@ def test_unpacking_undoes_packing(codes):
             lambda: pack_int4(jnp.ones([], jnp.int8)),
             "codes must have at least one axis",
         ),
+        (lambda: pack_int4(cast(Any, [1, 2])), "codes.dtype .*got 'int32'"),
         (lambda: unpack_int4(jnp.ones(2, jnp.int8), 4), "packed.dtype .*got 'int8'"),
         (lambda: unpack_int4(jnp.ones(2, jnp.uint8), 5), r"size .*\(2,\), got 5"),
         (lambda: unpack_int4(jnp.ones(2, jnp.uint8), -1), "size .*>= 0, got -1"),
@@ -70,6 +75,7 @@ def test_bad_arrays_are_refused(call, message):
 # --- files --------------------------------------------------------------------------
 
 
+W = {"v": jnp.ones((2, 2)), "w": jnp.array([[2.0, 1.0], [0.0, -2.0]])}
 CUSTOM = QuantFormat((-2.0, 0.0, 1.0, 2.0), 2.0, "mine")
 
 
@@ -135,20 +141,61 @@ def test_without_a_model_it_is_a_dict_of_paths(tmp_path):
 @pytest.mark.parametrize(
     ("like", "message"),
     [
-        ({"w": jnp.ones((2, 3))}, r"shape \(2, 3\) where .*\(2, 2\), at w"),
-        ({"v": "name"}, r"shape None where .*\(2, 2\), at w"),
-        ({"w": jnp.ones((2, 2)), "z": jnp.ones(1)}, r"shape \(1,\) .*None, at \['z'\]"),
+        (W | {"w": jnp.ones((2, 3))}, r"got 'w' of shape \(2, 3\) .*'w' of .*\(2, 2\)"),
+        ({"v": W["v"], "x": W["w"]}, "got 'x' of shape .* has 'w' of shape"),
+        ({"a": W["w"], "v": W["v"]}, "got 'a' of shape .* has 'v' of shape"),
+        ({"v": "name", "w": W["w"]}, "got nothing where .* has 'v'"),
+        (W | {"z": jnp.ones(1)}, r"got 'z' of shape \(1,\) .*has nothing"),
+        (W | {"w": jnp.ones((2, 2), jnp.bfloat16)}, "bfloat16 where .* float32"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(tmp_path, like, message):
     path = tmp_path / "file"
-    save_quantized(path, make_quantizer("int4"), {"w": jnp.ones((2, 2))})
+    save_quantized(path, make_quantizer("int4"), W)
     with pytest.raises(ValueError, match=message):
         load_quantized(path, like)
 
 
-def test_another_file_is_refused(tmp_path):
+def test_another_container_with_the_same_names_fits(tmp_path):
+    path, pair = tmp_path / "file", collections.namedtuple("pair", "v w")
+    save_quantized(path, make_quantizer("int4"), W)
+    restored = load_quantized(path, pair(**W))
+    assert isinstance(restored, pair)
+    np.testing.assert_array_equal(restored.w, load_quantized(path)["w"])
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"a/b": W["v"], "a": {"b": W["w"]}}, "one leaf for each path.*'a/b'"),
+        ({"a": jax.random.key(0)}, "params at 'a' .*typed key"),
+        ({"a": jax.ShapeDtypeStruct((2,), jnp.float32)}, "params at 'a' must be"),
+        ({"a": [jnp.ones((2, 2)), jnp.ones(2)]}, r"params\['a'\]\[1\] .*axis"),
+    ],
+)
+def test_what_a_file_cannot_hold_is_refused(tmp_path, params, message):
+    path = tmp_path / "file"
+    quantizer = make_quantizer("int4", per_channel(-2))
+    with pytest.raises(ValueError, match=message):
+        save_quantized(path, quantizer, params, where_path(lambda path: path != "a"))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda file: np.savez(file, w=np.ones(2)),
+        lambda file: np.savez(file, about=np.ones(2)),
+        lambda file: np.savez(file, about="not JSON"),
+        lambda file: np.save(file, np.ones(2)),
+        lambda file: file.write(b"PK\x03\x04 no archive"),
+        lambda file: file.write(b"text"),
+        lambda file: None,
+    ],
+)
+def test_another_file_is_refused(tmp_path, write):
     path = tmp_path / "other.npz"
-    np.savez(path, w=np.ones(2))
+    with open(path, "wb") as file:
+        write(file)
     with pytest.raises(ValueError, match="path must be a file of save_quantized"):
         load_quantized(path)

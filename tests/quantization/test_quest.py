@@ -1,5 +1,7 @@
 """The Gaussian scale against a numerical integral, trust, and the rotation."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,7 +56,7 @@ def test_the_gaussian_scale_has_the_least_squared_error(name, known):
 def test_no_scale_nearby_or_far_is_better(name):
     fmt = get_format(name)
     best = mean_squared_error(name, gaussian_scale(fmt))
-    for factor in (0.3, 0.7, 0.95, 1.05, 1.4, 3.0):
+    for factor in (0.3, 0.5, 0.7, 0.95, 1.05, 1.4, 1.96, 3.0, 8.0):
         assert best <= mean_squared_error(name, factor * gaussian_scale(fmt))
 
 
@@ -119,9 +121,28 @@ def test_quest_rounds_in_the_rotated_basis():
     [
         ((3, 6), -1, "axis -1 must be a power of two .* got 6"),
         ((4, 0), 1, "axis 1 must be a power of two .* got 0"),
+        ((4, 4), 1.5, "axis must be a static integer, got 1.5"),
         ((4, 4), 2, r"axis must be an axis of shape \(4, 4\), got 2"),
     ],
 )
 def test_a_size_that_is_no_power_of_two_is_refused(shape, axis, message):
     with pytest.raises(ValueError, match=message):
         walsh_hadamard(jnp.ones(shape), axis)
+
+
+def test_integers_are_refused_and_lists_are_welcome():
+    with pytest.raises(ValueError, match="x must have a floating dtype, got int32"):
+        walsh_hadamard(jnp.arange(4))
+    values: Any = [4.0, 0.0]
+    np.testing.assert_allclose(walsh_hadamard(values), np.sqrt([8.0, 8.0]), rtol=1e-6)
+    axis: Any = "0"
+    with pytest.raises(ValueError, match="hadamard_axis must be a static integer"):
+        quest(make_quantizer("int4"), hadamard_axis=axis)
+
+
+@pytest.mark.parametrize("factor", [2.0**99, 2.0**-83])
+def test_huge_and_tiny_weights_are_rounded_as_others(factor):
+    w = jnp.array([[1.0, -2.0, 3.0, 0.1]])
+    method = quest(make_quantizer("int4"))
+    expected = factor * method.deploy((), w)
+    np.testing.assert_allclose(method.deploy((), factor * w), expected, rtol=1e-6)

@@ -135,6 +135,8 @@ def test_what_qwix_cannot_hold_is_refused():
         to_qwix(jnp.ones((2, 40)), make_quantizer("int4", per_block(32)))
     short = to_qwix(jnp.ones((2, 20)), make_quantizer("int4", per_block(32)))
     assert short.scale.shape == (2, 1)
-    mine = make_quantizer("int4").format._replace(name="mine")
-    with pytest.raises(ValueError, match=r"format must be one of int2, .*'mine'"):
-        to_qwix(jnp.ones((2, 2)), make_quantizer(mine))
+    fmt = make_quantizer("int4").format
+    disguised = make_quantizer("int3").format._replace(name="int4")
+    for mine in (fmt._replace(name="mine"), disguised):
+        with pytest.raises(ValueError, match=rf"one of int2, .*'{mine.name}' with the"):
+            to_qwix(jnp.ones((2, 2)), make_quantizer(mine))

@@ -1,6 +1,7 @@
 """The smoothed loss against enumeration corner by corner, and its estimators."""
 
 import functools
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from jaxopt_suite.quantization import (
     per_block,
     per_tensor,
     quadratic_smoothed_loss,
+    quantized_loss,
 )
 
 
@@ -196,7 +198,8 @@ def test_the_monte_carlo_estimate_converges_with_one_over_the_root_of_samples():
         np.testing.assert_allclose(found.std(), expected, rtol=6 / np.sqrt(800))
 
 
-@pytest.mark.parametrize("name", [pytest.param("int3", marks=pytest.mark.slow), "fp4"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["int3", "fp4"])
 def test_the_flip_gradient_is_unbiased(name):
     # Five standard errors for each of 8 weights and two formats: 6e-7 * 16 < 1e-5.
     w = np.random.default_rng(5).standard_normal(8).astype(np.float32)
@@ -217,13 +220,13 @@ def test_the_flip_gradient_is_unbiased(name):
     largest = np.argmax(np.abs(w))
     expected[largest] = 0.0
 
-    one = lambda key: flip_gradient(steep, quantizer, w, key, 1)  # noqa: E731
+    one = lambda key: flip_gradient(steep, quantizer, jnp.asarray(w), key, 1)  # noqa: E731
     keys = jax.random.split(jax.random.key(6), 20_000)
     samples = np.asarray(jax.jit(jax.vmap(one))(keys), np.float64)
     error = np.abs(samples.mean(0) - expected)
     assert np.all(error <= 5 * samples.std(0) / np.sqrt(20_000) + 1e-6)
     assert samples[:, largest].std() == 0
-    several = flip_gradient(steep, quantizer, w, jax.random.key(7), 3)
+    several = flip_gradient(steep, quantizer, jnp.asarray(w), jax.random.key(7), 3)
     keys = jax.random.split(jax.random.key(7), 3)
     expected = np.mean([single(quantizer, w, key) for key in keys], axis=0)
     np.testing.assert_allclose(several, expected, rtol=1e-4, atol=1e-6)
@@ -263,6 +266,68 @@ def test_on_the_grid_the_flip_gradient_is_the_mean_of_both_slopes():
 # --- narrow, zero, refused ----------------------------------------------------------
 
 
+@functools.cache
+def smoothed_with_slope(loss):
+    quantizer = make_quantizer("int3")
+    smoothed = lambda w: exact_smoothed_loss(loss, quantizer, w)  # noqa: E731
+    return jax.jit(jax.value_and_grad(smoothed))
+
+
+@pytest.mark.parametrize(
+    ("fn", "slope"),
+    [(jnp.log, lambda x: 1 / x), (jnp.sqrt, lambda x: 0.5 / np.sqrt(x))],
+)
+def test_what_is_infinite_at_a_rounding_that_never_comes_does_no_harm(fn, slope):
+    # The first weight stays 3; at its other neighbour, 2, the logarithm and the slope
+    # of the root are infinite.
+    evaluate = smoothed_with_slope(lambda q: fn(q[0] - 2) + q[1] ** 3)
+    value, grad = evaluate(jnp.array([3.0, 0.75]))
+    np.testing.assert_allclose(value, float(fn(1.0)) + 0.75, rtol=1e-6)
+    # With a = w_0 / 3 and p = w_1 / a: fn(w_0 - 2) + p a^3 = fn(w_0 - 2) + w_1 a^2.
+    np.testing.assert_allclose(grad, [slope(1.0) + 2 * 0.75 / 3, 1.0], rtol=1e-6)
+
+
+def test_what_is_infinite_at_a_rounding_that_may_come_is_not_hidden():
+    value, _ = smoothed_with_slope(lambda q: jnp.sum(jnp.log(q)))(jnp.array([3.0, 0.5]))
+    assert value == -np.inf
+    value, _ = smoothed_with_slope(lambda q: jnp.sum(jnp.log(q - 3)))(jnp.array([3.0]))
+    assert np.isnan(value)
+
+
+def test_nothing_is_added_at_strength_zero():
+    quantizer, w = make_quantizer("int3"), jnp.array([[3.0, 0.75]])
+    for size, curvature in ((1e25, 1.0), (1.0, np.inf)):
+        loss = gauss_newton_loss(
+            lambda w: jnp.sum(2 * w), quantizer, curvature + 0 * w, strength=0.0
+        )
+        value, grad = jax.value_and_grad(loss)(size * w)
+        np.testing.assert_allclose(value, size * 7.5, rtol=1e-6)
+        np.testing.assert_array_equal(grad, [[2.0, 2.0]])
+    # The slope along the strength is half the variance.
+    along = lambda s: gauss_newton_loss(jnp.sum, quantizer, 1 + 0 * w, s)(w)  # noqa: E731
+    np.testing.assert_allclose(jax.grad(along)(0.0), 0.09375)
+
+
+@pytest.mark.parametrize("number", [2, 2.0, True])
+def test_a_loss_may_be_any_real_number(number):
+    quantizer, w = make_quantizer("int3"), jnp.array([[3.0, 0.75]])
+    found = gauss_newton_loss(lambda w: number, quantizer, 1 + 0 * w)(w)
+    np.testing.assert_allclose(found, float(number) + 0.09375)
+    assert exact_smoothed_loss(lambda w: number, quantizer, w) == float(number)
+
+
+def test_empty_arrays_and_lists():
+    quantizer, empty = make_quantizer("int4"), jnp.zeros((0, 2))
+    loss = lambda w: jnp.sum(w) + 3.0  # noqa: E731
+    assert exact_smoothed_loss(loss, quantizer, empty) == 3.0
+    key = jax.random.key(0)
+    assert flip_gradient(loss, quantizer, empty, key, 2).shape == (0, 2)
+    hessian: Any = [[2.0, 0.0], [0.0, 2.0]]
+    w_star, w = cast(Any, [7.0, 2.0]), cast(Any, [7.0, 2.5])
+    found = quadratic_smoothed_loss(hessian, w_star, quantizer, w)
+    np.testing.assert_allclose(found, 0.25 + 0.25)
+
+
 def test_zero_and_bfloat16_weights():
     quantizer = make_quantizer("int4", per_block(2))
     w = jnp.array([0.0, 0.0, 1.0, 0.3], jnp.bfloat16)
@@ -292,6 +357,24 @@ def test_zero_and_bfloat16_weights():
             lambda q: flip_gradient(jnp.sum, q, jnp.ones(2), jax.random.key(0), 0),
             "num_samples must be an integer >= 1, got 0",
         ),
+        *(
+            (call, r"loss must return a scalar, got float32 of shape \(2,\)")
+            for call in (
+                lambda q: exact_smoothed_loss(jnp.abs, q, jnp.ones(2)),
+                lambda q: flip_gradient(jnp.abs, q, jnp.ones(2), jax.random.key(0), 1),
+                lambda q: gauss_newton_loss(jnp.abs, q, jnp.ones(2), mask=True)(
+                    jnp.ones(2)
+                ),
+            )
+        ),
+        *(
+            (
+                lambda q, fn=fn: fn(jnp.sum, q, jnp.ones(2), cast(Any, None), 1),
+                "key must .*None",
+            )
+            for fn in (monte_carlo_smoothed_loss, flip_gradient, quantized_loss)
+        ),
+        (lambda q: gauss_newton_loss(jnp.sum, q.format, 1.0), "by make_quantizer, got"),
         (
             lambda q: quadratic_smoothed_loss(jnp.eye(2), jnp.ones(3), q, jnp.ones(2)),
             r"shapes .*got \(2, 2\), \(3,\) and \(2,\)",

@@ -1,6 +1,6 @@
 """Baselines against values worked out by hand, and what all of them have in common."""
 
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -99,6 +99,14 @@ def test_pseudo_noise_is_uniform_over_one_step_of_the_grid():
     # A uniform variance of 1/12 has a relative standard error of 2.8 %.
     np.testing.assert_allclose(noise.var(axis=1), 1 / 12, rtol=0.15)
     np.testing.assert_array_equal(pull_back(value)[0], value)
+
+
+def test_pseudo_noise_leaves_groups_of_zeros_alone():
+    method = pseudo_noise(make_quantizer("int4", per_block(2)))
+    w = jnp.array([[0.0, 0.0, 2e-38, 0.0, 7.0, 2.5]])
+    noisy = method.apply((), jax.random.key(0), w)
+    np.testing.assert_array_equal(noisy[:, :4], w[:, :4])
+    assert np.all(noisy[:, 4:] != w[:, 4:])
 
 
 def test_ste_clip_has_no_gradient_outside_its_range():
@@ -342,6 +350,8 @@ def test_the_mean_gradient_of_rat_is_the_plain_gradient_and_lacks_that_slope():
         (lambda: METHODS["pseudo_noise"].apply((), None, W), "key must be a typed key"),
         (lambda: ste_clip(INT4, 0.0), r"ratio must be in \(0, 1\], got 0.0"),
         (lambda: ste_clip(INT4, 1.5), r"ratio must be in \(0, 1\], got 1.5"),
+        (lambda: dampening(INT4, np.inf), "strength must be finite and >= 0, got inf"),
+        (lambda: lsq(cast(Any, "int4")), "quantizer must be made by make_quantizer"),
         (lambda: dampening(INT4, -1.0), "strength must be >= 0, got -1.0"),
         (lambda: add_dampening_penalty(INT4, -1.0), "strength must be >= 0, got -1.0"),
         (

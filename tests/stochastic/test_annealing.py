@@ -369,3 +369,11 @@ def test_a_stable_or_traced_schedule_is_not_warned_of():
             return tx.update(jnp.ones([]), tx.init(jnp.zeros([])))[0]
 
         np.testing.assert_allclose(first_update(0.1), -0.1, rtol=1e-6)
+
+
+KEY_0 = jax.random.key(0)
+
+
+def test_a_schedule_in_python_is_looked_at_for_the_warning():
+    with pytest.warns(UserWarning, match="should stay below 2, got 3"):
+        annealed_sgd(lambda k: 0.1 if k < 10 else 0.01, 1.0, KEY_0, smoothness=30.0)

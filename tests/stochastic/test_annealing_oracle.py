@@ -20,6 +20,10 @@ def waves_slope(x):
     return 2 * x + 2 * np.pi * np.sin(2 * np.pi * x)
 
 
+def waves_slope_jax(x):
+    return 2 * x + 2 * jnp.pi * jnp.sin(2 * jnp.pi * x)
+
+
 def tilted(x):
     return waves(x) + 0.3 * x + 0.1
 
@@ -336,3 +340,52 @@ def test_bad_arguments_of_stages_are_refused(change, message):
 def test_bad_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_float32_law_keeps_its_sum_and_integers_are_no_law():
+    start = jnp.asarray(START, jnp.float32)
+    run = jax.jit(
+        lambda law: oracle.propagate(waves_slope_jax, GRID, 0.006, 10.0, law, 4096)
+    )
+    assert abs(float(run(start).sum()) - 1) <= 2e-6
+    ones = jnp.zeros(GRID.size, int).at[3].set(1)
+    for call in (
+        lambda: oracle.propagate(waves_slope_jax, GRID, 0.006, 10.0, ones, 1),
+        lambda: oracle.expected_value(ones, jnp.square, GRID),
+    ):
+        with pytest.raises(ValueError, match="law must have a floating dtype, got int"):
+            call()
+
+
+def test_a_large_exponent_loses_no_mass():
+    # exp(-12 * 1.3 / 0.3) is far below rounding: the odd half dies of nothing else.
+    for shift in (0.0, 0.1):
+        x = np.linspace(-4, 4, 161)
+        found = oracle.schedule_queries(
+            lambda x, s=shift: (x - s) ** 2 / 2,
+            lambda x, s=shift: x - s,
+            x,
+            1.0,
+            np.full(161, 1 / 161),
+            [0.1],
+            [0.2],
+            np.array([10, 40, 58]),
+        )
+        np.testing.assert_allclose(found.law.sum(axis=1), 1.0, rtol=1e-12)
+        np.testing.assert_allclose(found.expected, 0.5 * 0.2 / 1.8, rtol=1e-6)
+
+
+def test_lists_are_taken_as_arrays():
+    listed = oracle.propagate(waves_slope, GRID, 0.006, 10.0, list(START), 3)
+    array = oracle.propagate(waves_slope, GRID, 0.006, 10.0, START, 3)
+    np.testing.assert_array_equal(listed, array)
+    assert isinstance(oracle.expected_value(list(START), waves, GRID), np.floating)
+
+
+def test_the_mass_of_everything_is_one():
+    for law in (np.full(3, 1 / 3), jnp.full(3, 1 / 3)):
+        x = np.linspace(-1, 1, 3)
+        for interval, mass in (((-9, 9), 1.0), ((-9, 0), 0.5), ((-1, 0), 1 / 3)):
+            np.testing.assert_allclose(
+                oracle.well_mass(law, x, interval), mass, rtol=1e-6
+            )

@@ -382,3 +382,36 @@ def bad_run(**changes):
 def test_bad_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def run_two(optimizer=None, **settings):
+    optimizer = optax.sgd(0.5) if optimizer is None else optimizer
+    return run_chains(
+        quadratic(jnp.ones(2)),
+        optimizer,
+        jax.random.key(0),
+        num_steps=2,
+        num_chains=2,
+        record_every=1,
+        **settings,
+    )
+
+
+def test_a_record_of_a_sweep_is_read_run_by_run():
+    record = run_two()
+    swept = jax.tree.map(lambda x: jnp.stack([x, x]), record)
+    for read in (lambda r: queries_to_target(r, 1.0), replica_summary):
+        with pytest.raises(ValueError, match="record must be of one run"):
+            read(swept)
+    mean = jax.vmap(replica_summary)(swept).mean
+    np.testing.assert_array_equal(mean[1], replica_summary(record).mean)
+
+
+def test_a_confidence_near_one_and_a_single_quantile():
+    summary = replica_summary(run_two(), quantiles=0.5, confidence=1 - 1e-8)
+    np.testing.assert_array_equal(summary.quantiles[:, 0], summary.median)
+    # All of 2 chains succeed: the lower end is n / (n + z^2).
+    z = scipy.stats.norm.isf(0.5e-8)
+    np.testing.assert_allclose(
+        summary.success_interval[-1], [2 / (2 + z**2), 1.0], rtol=1e-4
+    )

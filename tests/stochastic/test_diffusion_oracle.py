@@ -212,6 +212,9 @@ SMALL = np.linspace(-1, 1, 11)
         (lambda: GAP(waves, 0.1, -1.0, 1.0, 2), "num must be an integer >= 3, got 2"),
         (lambda: GAP(waves, 0.04, -6.0, 6.0), "T must be higher.*got T=0.04"),
         (lambda: landscape_1d(waves, 0.0, 0.0), "hi must be > lo"),
+        (lambda: landscape_1d(waves, 0.0, np.inf), "lo, hi must be finite"),
+        (lambda: GAP(waves, 1e-3, -6.0, 6.0, 101), "T must be higher.*too small"),
+        (lambda: gibbs(waves, np.ones(2), SMALL), "T must be a single number"),
         (lambda: landscape_1d(np.exp, 0.0, 1.0), "lo, hi must have a minimum"),
         (lambda: landscape_1d(jnp.sum, 0.0, 1.0), "h must act entry by entry"),
     ],
@@ -219,3 +222,52 @@ SMALL = np.linspace(-1, 1, 11)
 def test_bad_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def double_well(x):
+    return (x**2 - 1) ** 2
+
+
+@pytest.mark.parametrize(
+    ("h", "low", "high", "critical"),
+    [
+        (double_well, -2.0, 2.0, 0.0),
+        (double_well, -2.0, 2.1, 0.0),
+        (
+            lambda x: double_well(x) - 0.2 * np.exp(-50 * (x - 1) ** 2),
+            -2.0,
+            2.0,
+            np.inf,
+        ),
+    ],
+)
+def test_ties_have_critical_temperature_0_and_wells_that_keep_half_have_inf(
+    h, low, high, critical
+):
+    assert landscape_1d(h, low, high).critical_temperature == critical
+
+
+@pytest.mark.parametrize(
+    ("h", "low", "high", "ends"),
+    [
+        (waves, -120.0, 120.0, (-0.526815, 0.526815)),
+        # Far out are no other minima, and the tilt is a thousandth of the barrier.
+        (lambda x: double_well(x) + 1e-3 * x, -2.0, 2.5, (-2.0, 2.5e-4)),
+    ],
+)
+def test_half_of_the_mass_is_in_the_well_at_the_critical_temperature(
+    h, low, high, ends
+):
+    T = landscape_1d(h, low, high).critical_temperature
+    x = np.linspace(max(low, -30), min(high, 30), 400_001)
+    inside = (x > ends[0]) & (x < ends[1])
+    weights = np.exp(-(h(x) - h(x).min()) / T)
+    assert abs(weights[inside].sum() / weights.sum() - 0.5) <= 1e-3
+
+
+def test_the_edge_of_a_shelf_is_no_minimum():
+    # Down to 0, flat from -1 to 1, down to -1 at 2, and up again.
+    places = np.array([-3.0, -1.0, 1.0, 2.0, 3.5])
+    found = landscape_1d(lambda x: np.interp(x, places, [2, 0, 0, -1, 2]), -3.0, 3.5)
+    np.testing.assert_allclose(found.minima, [2.0], atol=1e-4)
+    assert found.saddles.size == 0

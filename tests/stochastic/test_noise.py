@@ -29,6 +29,7 @@ from jaxopt_suite.stochastic import (
     symmetric_pareto,
     symmetric_stable,
 )
+from jaxopt_suite.stochastic.bounded_noise import rademacher, uniform
 
 DRAWS = 200_000
 
@@ -348,3 +349,11 @@ def test_moments_of_sums_are_unknown_and_of_mixtures_an_average():
     assert moment(mixture(s, a, 0.25), 1.2) == math.inf
     assert moment(mixture(s, a, 1.0), 1.2) == moment(a, 1.2)
     assert moment(mixture(additive(s, a), a, 0.5), 0.5) is None
+
+
+def test_moments_that_do_not_exist_are_infinite():
+    for q in (-1, -2.0):
+        assert uniform(1.0).beta_moment(q) == math.inf
+        assert rademacher(0.0).beta_moment(q) == math.inf
+        assert rademacher(2.0).beta_moment(q) == 2.0**q
+    np.testing.assert_allclose(uniform(1.0).beta_moment(-0.5), 2 * 3**-0.25)

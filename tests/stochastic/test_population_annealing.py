@@ -231,3 +231,33 @@ def test_bad_arguments_are_refused(changes, message):
         population_annealing(
             quadratic(jnp.ones(1)), lambda key, T: optax.sgd(0.1), KEY, **options
         )
+
+
+def test_equal_bfloat16_weights_keep_every_index():
+    chosen = systematic_resample(jax.random.key(0), jnp.zeros(1000, jnp.bfloat16))
+    np.testing.assert_array_equal(chosen, np.arange(1000))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 2)])
+def test_weights_of_another_shape_are_refused(shape):
+    with pytest.raises(ValueError, match=r"log_weights must have shape \(n,\)"):
+        systematic_resample(jax.random.key(0), jnp.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "temperatures", "message"),
+    [
+        (optax.sgd(0.1), [1.0], "optimizer must be a function of a key and a temp"),
+        (lambda key, T: optax.sgd(T), [1.0, -0.5], "temperatures must be > 0"),
+    ],
+)
+def test_a_transformation_or_a_cold_list_is_refused(optimizer, temperatures, message):
+    with pytest.raises(ValueError, match=message):
+        population_annealing(
+            quadratic(np.ones(1)),
+            optimizer,
+            jax.random.key(0),
+            temperatures=temperatures,
+            steps_per_stage=1,
+            num_chains=2,
+        )

@@ -101,3 +101,24 @@ def test_bad_arguments_of_the_staircase_are_refused():
         staircase(np.array([0.1, 0.0]), 2)
     with pytest.raises(ValueError, match="stage_length must be an integer >= 1, got 0"):
         staircase(np.array([0.1]), 0)
+
+
+def test_a_staircase_takes_integer_rates_lists_and_float_counts():
+    schedule = staircase([2, 1], 10)
+    assert schedule(0).dtype == jnp.float32
+    assert [float(schedule(jnp.float32(k))) for k in (9, 10)] == [2.0, 1.0]
+
+
+def test_a_function_of_numpy_cannot_be_planned_for():
+    x = np.linspace(-4, 4, 81)
+    with pytest.raises(ValueError, match=r"h must be made of jax\.numpy"):
+        plan_schedule(
+            lambda x: 1 - np.cos(x),
+            16,
+            grid=x,
+            p0=np.full(81, 1 / 81),
+            noise_std=2.0,
+            hottest=1.0,
+            coldest=0.1,
+            num_stages=4,
+        )

@@ -341,3 +341,10 @@ def test_the_best_schedule_of_a_quadratic_gains_a_logarithm_only():
 def test_bad_arguments_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_an_integer_noise_std_does_not_overflow():
+    for std in (np.int32(100_000), jnp.int32(100_000)):
+        np.testing.assert_allclose(schedules.temperature(1, std), 5e9, rtol=1e-6)
+        rate = schedules.rate_for_temperature(1, std)
+        np.testing.assert_allclose(rate, 2e-10, rtol=1e-6)
