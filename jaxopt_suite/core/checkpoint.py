@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxopt_suite.core import checks
-from jaxopt_suite.core.mesh import is_key_array, place
+from jaxopt_suite.core.mesh import place
 
 _UNFINISHED = ".orbax-checkpoint-tmp"
 
@@ -219,7 +219,7 @@ def _require_same_leaves(
 
 def _data(leaf: Any) -> Any:
     """The leaf itself, or the bits behind typed keys, concrete or abstract."""
-    if not is_key_array(leaf):
+    if not checks.is_key_array(leaf):
         return leaf if hasattr(leaf, "shape") else np.asarray(leaf)
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.eval_shape(jax.random.key_data, leaf)
@@ -245,7 +245,7 @@ def _abstract(leaf: Any) -> Any:
 
 def _as(like: Any, array: Any) -> Any:
     """The restored ``array`` in the kind and place of the leaf ``like``."""
-    if is_key_array(like):
+    if checks.is_key_array(like):
         data = _as(_data(like), array)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(like))
     if _is_global(array) or isinstance(like, (np.ndarray, np.generic)):

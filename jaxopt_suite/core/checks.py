@@ -101,6 +101,30 @@ def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
+def is_key_array(leaf: Any) -> bool:
+    """Whether ``leaf`` is an array of typed PRNG keys, concrete or abstract."""
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def check_key(name: str, key: Any) -> None:
+    """Requires a typed PRNG key, traced or not.
+
+    Raises:
+        ValueError: it is a raw key, None or anything else.
+
+    Example:
+        >>> check_key("key", 0)
+        Traceback (most recent call last):
+        ...
+        ValueError: key must be a typed key, as jax.random.key(0) makes it, got 0
+    """
+    if not is_key_array(key):
+        raise ValueError(
+            f"{name} must be a typed key, as jax.random.key(0) makes it, got {key!r}"
+        )
+
+
 def check_floating(name: str, tree: PyTree) -> None:
     """Requires every leaf of ``tree`` to have a real floating dtype.
 

@@ -17,7 +17,6 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 
 from jaxopt_suite.core import checks
-from jaxopt_suite.core.mesh import is_key_array
 from jaxopt_suite.core.types import Problem, Transformation
 
 Record = Callable[[PyTree, PyTree], PyTree[Array]]
@@ -234,7 +233,7 @@ def sweep(
         >>> sweep(run, keys, {"rate": jnp.ones(3), "power": jnp.arange(2.0)}).shape
         (3, 2, 5)
     """
-    if not is_key_array(keys) or keys.ndim != 1 or not keys.size:
+    if not checks.is_key_array(keys) or keys.ndim != 1 or not keys.size:
         raise ValueError(
             "keys must be a one-dimensional array of typed keys, as jax.random.split("
             f"jax.random.key(0), 4) gives, got {jax.typeof(keys)}"

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from jaxopt_suite.core import checkpoint, checks
-from jaxopt_suite.core.mesh import fetch, is_key_array
+from jaxopt_suite.core.mesh import fetch
 from jaxopt_suite.core.types import Transformation
 
 
@@ -156,7 +156,7 @@ def _first(steps: int, rows: Any) -> Any:
 def _concatenate(*blocks: Any) -> Any:
     if len(blocks) == 1:
         return blocks[0]
-    join = jnp.concatenate if is_key_array(blocks[0]) else np.concatenate
+    join = jnp.concatenate if checks.is_key_array(blocks[0]) else np.concatenate
     return join(blocks)
 
 

@@ -46,15 +46,9 @@ def device_mesh(axis_name: str, num_devices: int | None = None) -> Mesh:
     )
 
 
-def is_key_array(leaf: Any) -> bool:
-    """Whether ``leaf`` is an array of typed PRNG keys, concrete or abstract."""
-    dtype = getattr(leaf, "dtype", None)
-    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-
-
 def place(value: Any, sharding: Sharding) -> jax.Array:
     """Lays an array that every process holds in full out under ``sharding``."""
-    if is_key_array(value):
+    if checks.is_key_array(value):
         data = place(jax.random.key_data(value), sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
     if isinstance(value, jax.Array) and not value.is_fully_addressable:
@@ -114,7 +108,7 @@ def fetch(tree: PyTree) -> PyTree:
     """
 
     def one(leaf):
-        if is_key_array(leaf):
+        if checks.is_key_array(leaf):
             data = one(jax.random.key_data(leaf))
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
         remote = isinstance(leaf, jax.Array) and not (

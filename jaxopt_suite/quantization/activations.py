@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxopt_suite.core.checks import check_floating
-from jaxopt_suite.quantization.baselines import required_key, straight_through
+from jaxopt_suite.core.checks import check_floating, check_key
+from jaxopt_suite.quantization.baselines import straight_through
 from jaxopt_suite.quantization.formats import QuantFormat
 from jaxopt_suite.quantization.granularity import per_block
 from jaxopt_suite.quantization.penalty import Scalar, check_weight, wide, wide_variance
@@ -86,7 +86,7 @@ def smooth_activations(
     """
     x = jnp.asarray(x)
     quantizer = per_token(fmt, x)
-    required_key(key)
+    check_key("key", key)
     check_weight("strength", strength)
     if batch_size is None:
         batch_size = max(1, x.size // x.shape[-1])

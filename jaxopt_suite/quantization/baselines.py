@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxopt_suite.core.checks import check_choice, check_interval
+from jaxopt_suite.core.checks import check_choice, check_interval, check_key
 from jaxopt_suite.quantization.granularity import spread
 from jaxopt_suite.quantization.masks import Mask, map_selected, resolve_mask
 from jaxopt_suite.quantization.penalty import Scalar, wide
@@ -183,7 +183,7 @@ def rat(quantizer: Quantizer, mask: Mask = None) -> WeightTransform:
     check_quantizer("quantizer", quantizer)
 
     def forward(key, w):
-        return straight_through(quantizer.round_random(required_key(key), w), w)
+        return straight_through(quantizer.round_random(key, w), w)
 
     return per_leaf(forward, mask, quantizer.round_nearest)
 
@@ -212,7 +212,8 @@ def pseudo_noise(quantizer: Quantizer, mask: Mask = None) -> WeightTransform:
         lo, hi, _ = quantizer.neighbours(w)
         group = measure(w, quantizer.format, quantizer.granularity)
         step = jnp.where(group.top == 0, 0.0, group.scale * (hi - lo))
-        noise = jax.random.uniform(required_key(key), w.shape, lo.dtype, -0.5, 0.5)
+        check_key("key", key)
+        noise = jax.random.uniform(key, w.shape, lo.dtype, -0.5, 0.5)
         return w + jax.lax.stop_gradient(step * noise).astype(w.dtype)
 
     return per_leaf(forward, mask, quantizer.round_nearest)
@@ -275,14 +276,3 @@ def round_to_scale(
     slack = 1 + 4 * jnp.finfo(z.dtype).eps
     inside = (z >= slack * grid[0]) & (z <= slack * grid[-1])
     return value.astype(w.dtype), inside
-
-
-def required_key(key: PRNGKeyArray | None) -> PRNGKeyArray:
-    """The key, where there is one.
-
-    Raises:
-        ValueError: it is None.
-    """
-    if key is None:
-        raise ValueError("key must be a typed key: this method is random, got None")
-    return key

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxopt_suite.core.checks import check_integer, check_interval
+from jaxopt_suite.core.checks import check_integer, check_interval, check_key
 from jaxopt_suite.quantization.masks import Mask, resolve_mask
 from jaxopt_suite.quantization.rounding import (
     Quantizer,
-    check_key,
     check_quantizer,
     quantize_tree,
 )
@@ -138,7 +137,7 @@ def quantized_loss(
         Array(4., dtype=float32)
     """
     check_quantizer("quantizer", quantizer)
-    check_key(key)
+    check_key("key", key)
     check_integer("num_samples", num_samples)
     draws = jax.lax.map(
         lambda key: loss(quantize_tree(quantizer, params, mask, key)),

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from jaxopt_suite.core.checks import check_floating
+from jaxopt_suite.core.checks import check_floating, check_key
 from jaxopt_suite.core.trees import statistics_dtype
 from jaxopt_suite.quantization.formats import (
     QuantFormat,
@@ -129,18 +129,6 @@ def check_quantizer(name: str, quantizer: Any) -> None:
         raise ValueError(f"{name} must be made by make_quantizer, got {quantizer!r}")
 
 
-def check_key(key: Any) -> None:
-    """Requires a random key where one is needed.
-
-    Raises:
-        ValueError: it is None or no array.
-    """
-    if not hasattr(key, "dtype"):
-        raise ValueError(
-            f"key must be a typed key such as jax.random.key(0), got {key!r}"
-        )
-
-
 class Measured(NamedTuple):
     """Weights in wide arithmetic, with numbers of their groups to broadcast."""
 
@@ -231,7 +219,7 @@ def _make(fmt: QuantFormat, granularity: Granularity) -> Quantizer:
 
     @jax.jit
     def round_random(key, w):
-        check_key(key)
+        check_key("key", key)
         w, m = frozen(w)
         lo, hi, delta = cells(m, w.dtype)
         up = jax.random.uniform(key, w.shape, delta.dtype) < delta

@@ -8,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from jaxopt_suite.core.checks import check_integer, check_interval
+from jaxopt_suite.core.checks import check_integer, check_interval, check_key
 from jaxopt_suite.quantization.masks import Mask, resolve_mask
 from jaxopt_suite.quantization.penalty import keep_chosen, matching_curvature
 from jaxopt_suite.quantization.rounding import (
     Quantizer,
-    check_key,
     check_quantizer,
     measure,
     quantize_tree,
@@ -180,7 +179,7 @@ def monte_carlo_smoothed_loss(
         Array(4., dtype=float32)
     """
     check_quantizer("quantizer", quantizer)
-    check_key(key)
+    check_key("key", key)
     check_integer("num_samples", num_samples)
 
     def sample(key):
@@ -323,7 +322,7 @@ def flip_gradient(
         Array([0., 1.], dtype=float32)
     """
     check_quantizer("quantizer", quantizer)
-    check_key(key)
+    check_key("key", key)
     check_integer("num_samples", num_samples)
     w, loss = jnp.asarray(w), _scalar(loss)
     if not w.size:

@@ -20,10 +20,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from jaxopt_suite.core.checks import (
     check_choice,
     check_interval,
+    check_key,
     is_concrete,
     leading_size,
 )
-from jaxopt_suite.core.mesh import is_key_array
 from jaxopt_suite.core.trees import global_norm, statistics_dtype
 from jaxopt_suite.stochastic.bounded_noise import rademacher, uniform
 from jaxopt_suite.stochastic.noise import add_noise, gaussian
@@ -80,8 +80,7 @@ def inject_gradient_noise(
             f"noise_std must be a single number, got shape {np.shape(noise_std)}"
         )
     check_choice("law", law, tuple(_LAWS))
-    if not is_key_array(key):
-        raise ValueError(f"key must be a typed key, as jax.random.key(0), got {key!r}")
+    check_key("key", key)
     silent = is_concrete(noise_std) and not np.any(cast(Any, noise_std))
 
     def init(params):

@@ -16,10 +16,10 @@ from jaxopt_suite.core.checks import (
     check_floating,
     check_integer,
     check_interval,
+    is_key_array,
     leading_size,
 )
 from jaxopt_suite.core.drivers import optimize
-from jaxopt_suite.core.mesh import is_key_array
 from jaxopt_suite.core.types import Problem
 from jaxopt_suite.problems.landscape import Landscape, landscape_problem
 

@@ -1,16 +1,21 @@
 """Laws, starts, keys and noise that do not fit are refused with a clear message."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from jaxopt_suite.problems import quadratic
+from jaxopt_suite.problems import quadratic, rastrigin
 from jaxopt_suite.stochastic import (
+    ChainRecord,
     annealed_sgd,
     inject_gradient_noise,
     langevin,
+    queries_to_target,
+    replica_summary,
     run_chains,
     temperature_monitor,
 )
@@ -124,5 +129,62 @@ def test_starts_and_optimizers_that_do_not_fit_are_refused(settings, message):
     ],
 )
 def test_keys_noise_and_groups_that_do_not_fit_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# --- chains and their records -------------------------------------------------------
+
+RECORD = ChainRecord(*8 * (jnp.ones((1, 1)),))
+
+
+def bad_run(**changes):
+    options: dict[str, Any] = {
+        "num_steps": 4,
+        "num_chains": 2,
+        "record_every": 2,
+        "optimizer": optax.sgd(0.1),
+    }
+    options |= changes
+    jax.eval_shape(
+        lambda: run_chains(
+            rastrigin(3, A=1.0), options.pop("optimizer"), KEY_0, **options
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: bad_run(num_chains=0), "num_chains must be an integer >= 1, got 0"),
+        (lambda: bad_run(num_steps=0), "num_steps must be an integer >= 1, got 0"),
+        (lambda: bad_run(record_every=0), "record_every must be .* >= 1, got 0"),
+        (lambda: bad_run(num_steps=5), "multiple of record_every.*num_steps=5"),
+        (lambda: bad_run(target=-1.0), "target must be >= 0, got -1.0"),
+        (lambda: bad_run(init=jnp.ones((3, 3))), "init .*num_chains=2, got 3"),
+        (
+            lambda: bad_run(optimizer=annealed_sgd(0.01, 1.0, KEY_0)),
+            "must be a function of a key",
+        ),
+        (
+            lambda: bad_run(optimizer=optax.chain(optax.add_noise(1.0, 0.0, KEY_0))),
+            "every chain would see the same noise",
+        ),
+        (lambda: queries_to_target(RECORD, -1.0), "target must be >= 0"),
+        (
+            lambda: queries_to_target(RECORD, 1.0, 0.0),
+            r"quantile must be in \(0, 1\], got 0.0",
+        ),
+        (
+            lambda: replica_summary(RECORD, quantiles=(1.5,)),
+            r"quantiles must be in \[0, 1\]",
+        ),
+        (
+            lambda: replica_summary(RECORD, confidence=1.0),
+            r"confidence must be in \(0, 1\), got 1.0",
+        ),
+    ],
+)
+def test_bad_arguments_of_chains_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -331,59 +331,6 @@ def test_simulated_chains_follow_the_exact_law_of_a_coordinate():
     assert compared >= 16
 
 
-# --- bad input ----------------------------------------------------------------------
-
-
-def bad_run(**changes):
-    options: dict[str, Any] = {
-        "num_steps": 4,
-        "num_chains": 2,
-        "record_every": 2,
-        "optimizer": optax.sgd(0.1),
-    }
-    options |= changes
-    jax.eval_shape(
-        lambda: run_chains(LANDSCAPE, options.pop("optimizer"), KEY, **options)
-    )
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: bad_run(num_chains=0), "num_chains must be an integer >= 1, got 0"),
-        (lambda: bad_run(num_steps=0), "num_steps must be an integer >= 1, got 0"),
-        (lambda: bad_run(record_every=0), "record_every must be .* >= 1, got 0"),
-        (lambda: bad_run(num_steps=5), "multiple of record_every.*num_steps=5"),
-        (lambda: bad_run(target=-1.0), "target must be >= 0, got -1.0"),
-        (lambda: bad_run(init=jnp.ones((3, 3))), "init .*num_chains=2, got 3"),
-        (
-            lambda: bad_run(optimizer=noisy(KEY)),
-            "must be a function of a key",
-        ),
-        (
-            lambda: bad_run(optimizer=optax.chain(optax.add_noise(1.0, 0.0, KEY))),
-            "every chain would see the same noise",
-        ),
-        (lambda: queries_to_target(made_record([[1.0]]), -1.0), "target must be >= 0"),
-        (
-            lambda: queries_to_target(made_record([[1.0]]), 1.0, 0.0),
-            r"quantile must be in \(0, 1\], got 0.0",
-        ),
-        (
-            lambda: replica_summary(made_record([[1.0]]), quantiles=(1.5,)),
-            r"quantiles must be in \[0, 1\]",
-        ),
-        (
-            lambda: replica_summary(made_record([[1.0]]), confidence=1.0),
-            r"confidence must be in \(0, 1\), got 1.0",
-        ),
-    ],
-)
-def test_bad_arguments_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 def run_two(optimizer=None, **settings):
     optimizer = optax.sgd(0.5) if optimizer is None else optimizer
     return run_chains(

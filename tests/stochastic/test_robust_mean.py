@@ -199,11 +199,12 @@ def test_infinities_in_a_minority_of_groups_leave_it_finite_and_nan_shows():
 
 # --- what a corrupted minority and an affine map do ---------------------------------
 
-# XLA on CPU takes subnormal numbers for 0.
-ANYTHING = st.floats(
-    -(2.0**100), 2.0**100, width=32, allow_subnormal=False
-) | st.sampled_from([np.inf, -np.inf, 1e30, -1e30])
-MODERATE = st.floats(-1e3, 1e3, width=32, allow_subnormal=False)
+ANYTHING = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from(
+    [np.inf, -np.inf, 1e30, -1e30]
+)
+MODERATE = st.floats(-1e3, 1e3, width=32)
+# XLA on CPU takes numbers below it for 0.
+TINY = np.finfo(np.float32).tiny
 
 
 @given(data=st.data(), k=st.sampled_from([3, 5, 15]))
@@ -218,8 +219,8 @@ def test_a_corrupted_minority_stays_within_the_range_of_the_others(data, k):
     samples[bad_rows] = values
     untouched = np.delete(clean, bad_rows, axis=0)
     reduced = np.asarray(mom(samples, k))
-    assert np.all(untouched.min(axis=0) <= reduced)
-    assert np.all(reduced <= untouched.max(axis=0))
+    assert np.all(untouched.min(axis=0) - TINY <= reduced)
+    assert np.all(reduced <= untouched.max(axis=0) + TINY)
 
 
 @given(
