@@ -1,14 +1,12 @@
 r"""Learning-rate schedules as annealing schedules, and the temperature of a step.
 
-SGD with learning rate :math:`\eta` and gradient noise of standard deviation
-:math:`\sigma` per entry moves like a particle at temperature :math:`T = \eta \sigma^2 /
-2`, so a schedule of the rate is a schedule of the temperature. Import the module, not
-the names: ``schedules.cosine(1.0, 100)``.
+With gradient noise of standard deviation :math:`\sigma` a step of rate :math:`\eta` has
+the temperature :math:`T = \eta \sigma^2 / 2`. Import the module, not the names:
+``schedules.cosine(1.0, 100)``.
 
-A schedule maps the number of steps so far to a rate, float32 (float64 under x64), and
-is a ``learning_rate=`` of any Optax optimizer. All parameters may be traced, so a sweep
-over them is one compile. Numbers of steps are whole and below 2^31; they are compared
-in integers, so that a run of 1e9 steps keeps its stages and its end.
+A schedule maps the number of steps so far to a rate, float32 (float64 under x64). All
+parameters may be traced, so a sweep over them is one compile. Numbers of steps are
+whole and below 2^31, and compared as integers: a run of 1e9 steps keeps its end.
 """
 
 from typing import Any
