@@ -1,0 +1,1 @@
+"""Bandits: linear statistics, contextual policies, bandit convex optimization."""
