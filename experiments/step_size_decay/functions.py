@@ -35,8 +35,9 @@ DIMENSION = 8
 FIXED = np.geomspace(1.0, 0.003, 14)
 STARTS = (1.0, 0.5, 0.25, 0.12)
 END = 0.003
-# Chains that the thresholds are for; all of them together are reported beside.
-JUDGED = 32
+# A few chains stuck far out rule a mean: 32 of them leave griewank's ratio between 0.3
+# and 1.3. The thresholds are for all chains; the first 32 are reported beside.
+FEW = 32
 
 
 class Setting(NamedTuple):
@@ -137,9 +138,9 @@ def summarize(config: Config, data: dict[str, np.ndarray]):
     }
     claims = []
     for name, last in zip(names, final, strict=True):
-        claims.append(_claim(config, name, last[:, :JUDGED], SETTINGS[name].threshold))
-        if config.landscape_seeds > JUDGED:
-            claims.append(_claim(config, name, last, None))
+        claims.append(_claim(config, name, last, SETTINGS[name].threshold))
+        if config.landscape_seeds > FEW:
+            claims.append(_claim(config, name, last[:, :FEW], None))
     return metrics, {"landscapes": _figure(config, data)}, tuple(claims)
 
 
