@@ -140,14 +140,16 @@ def dars_rollout_blocked(
     leader = follow_the_leader(
         example, schedule, domain=domain, strong_convexity=strong_convexity, y0=y0
     )
-    late_by, d_max = _lateness(delays, keys.delay, horizon)
     parts = np.arange(1, min(checkpoints, horizon) + 1)
     rounds = -(-parts * horizon // len(parts))
     blocks = _plan(schedule, rounds)
     width = int(blocks.length.max())
-    slots = min(d_max // int(schedule.K.min()) + 2, int(blocks.left.max()) + 1)
+    late_by, d_max = _lateness(delays, keys.delay, horizon, width)
+    sizes = jnp.asarray(schedule.K, jnp.int32)
+    slots = min(d_max // int(np.min(schedule.K)) + 2, int(blocks.left.max()) + 1)
 
     def step(carry, block):
+        """Plays a block of segment j, then moves the centre by what has come in it."""
         j = block.segment
         y, g, y_sum = _at_segment_start(block.index == 0, leader.start(j), carry)
         position = jnp.arange(width, dtype=jnp.int32)
@@ -159,7 +161,7 @@ def dars_rollout_blocked(
         value = jax.vmap(played.value)(x, t)
         regret = value - jax.vmap(played.min_value)(t)
         terms = jax.vmap(one_point_gradient, (0, 0, None, None))(value, u, delta, n)
-        ahead = (position + late_by(block.start, width)) // jnp.asarray(schedule.K)[j]
+        ahead = (position + late_by(block.start, width)) // sizes[j]
         ring, arrived = _exchange(carry.ring, terms, ahead, block)
         g = jax.tree.map(jnp.add, g, arrived)
         y_sum = jax.tree.map(jnp.add, y_sum, y)
@@ -182,24 +184,24 @@ def dars_rollout_blocked(
 
 
 def _plan(schedule: BCOSchedule, rounds: np.ndarray) -> _Block:
-    counts = -(-schedule.lengths // schedule.K)
+    starts, lengths, sizes = (np.asarray(row) for row in schedule[:3])
+    counts = -(-lengths // sizes)
     segment = np.repeat(np.arange(len(counts)), counts)
     number = np.arange(len(segment))
     index = number - np.repeat(np.cumsum(counts) - counts, counts)
-    K = schedule.K[segment]
-    start = schedule.starts[segment] + index * K
-    length = np.minimum(K, (schedule.starts + schedule.lengths)[segment] - start)
+    start = starts[segment] + index * sizes[segment]
+    length = np.minimum(sizes[segment], (starts + lengths)[segment] - start)
     row = np.searchsorted(rounds, start, side="right")
     plan = _Block(number, start, length, segment, index, counts[segment] - index, row)
     return jax.tree.map(lambda x: x.astype(np.int32), plan)
 
 
 def _lateness(
-    delays: Delays, key: PRNGKeyArray, horizon: int
+    delays: Delays, key: PRNGKeyArray, horizon: int, width: int
 ) -> tuple[Callable[[Array | int, int], Array], int]:
     """``late_by(start, count)``, the delays of so many rounds, and the largest of all.
 
-    A value that comes after the horizon has no block to come in, whatever its delay.
+    The rounds may end ``width`` rounds after the horizon.
     """
     if isinstance(delays, DelayModel):
         delays = draw_delays(delays, key, horizon)
@@ -210,8 +212,8 @@ def _lateness(
         every = np.asarray(plan.delays)
         if np.all(every == every[0]):
             return lambda start, count: jnp.asarray(every[0]), plan.slots - 1
-    # As many again, so that the slice of the last block is not moved to the front.
-    every = jnp.concatenate([jnp.asarray(every), jnp.zeros(horizon, jnp.int32)])
+    # Some more, or the slice of the last block would be moved to where it fits.
+    every = jnp.concatenate([jnp.asarray(every), jnp.zeros(width, jnp.int32)])
 
     def late_by(start, count):
         return jax.lax.dynamic_slice(every, (start,), (count,))

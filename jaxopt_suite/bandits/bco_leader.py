@@ -128,11 +128,11 @@ def check_schedule(schedule: BCOSchedule, domain: ConvexSet) -> None:
         ValueError: starts, lengths or K are traced or do not fit together; a concrete
             delta is not in (0, inner radius], a concrete eta is not positive.
     """
-    for name in ("starts", "lengths", "K"):
+    for name, least in (("starts", 0), ("lengths", 1), ("K", 1)):
         row = getattr(schedule, name)
         if isinstance(row, jax.core.Tracer):
             raise ValueError(f"schedule.{name} must be concrete, got {row}")
-        checks.check_interval(f"schedule.{name}", np.asarray(row), name != "starts")
+        checks.check_interval(f"schedule.{name}", np.asarray(row), least)
     starts, lengths, K = (np.asarray(row) for row in schedule[:3])
     ends = np.cumsum(lengths)
     if (

@@ -172,7 +172,8 @@ def next_round(state: BCOState, leader: Leader, schedule: BCOSchedule) -> BCOSta
         closed = close_block(state, leader, state.segment)
         if not last:
             return closed
-        fresh = restart(state, leader, jnp.minimum(state.segment + 1, last))
+        following = jnp.minimum(state.segment + 1, last)
+        fresh = restart(state, leader, following, following)
         leaves = segment_over & (state.segment < last)
         return jax.tree.map(lambda a, b: jnp.where(leaves, a, b), fresh, closed)
 
@@ -199,10 +200,15 @@ def close_block(state: BCOState, leader: Leader, row: int | Int[Array, ""]) -> B
     )
 
 
-def restart(state: BCOState, leader: Leader, segment: Int[Array, ""]) -> BCOState:
-    """The state at the start of ``segment``, in the round that it is."""
+def restart(
+    state: BCOState,
+    leader: Leader,
+    segment: Int[Array, ""],
+    row: int | Int[Array, ""],
+) -> BCOState:
+    """The state at the start of ``segment``, by row ``row`` of the schedule."""
     blank = jax.tree.map(jnp.zeros_like, state)
-    return blank._replace(y=leader.start(segment), segment=segment, round=state.round)
+    return blank._replace(y=leader.start(row), segment=segment, round=state.round)
 
 
 def check_baseline(baseline: str | None) -> None:

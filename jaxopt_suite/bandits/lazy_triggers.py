@@ -103,7 +103,7 @@ def has_grown(
     Args:
         trigger: which measure.
         growth: by which factor, less 1, it may grow.
-        logdet: growth of the log-determinant since the refresh.
+        logdet: growth of the log-determinant since the refresh; +inf always fires.
         drift: M with the rows added; None for ``"logdet"``.
         z: the rows that were added last, as :func:`drift_rows` gives them.
         rows: the same rows, for their blocks.
@@ -113,11 +113,13 @@ def has_grown(
         return logdet > jnp.log1p(growth)
     if trigger == "trace":
         traces = jnp.trace(drift, axis1=-2, axis2=-1)
-        return jnp.sum(traces - drift.shape[-1]) > growth
-    # Only the blocks of the last rows have changed, each in the direction of its row.
-    blocks = drift if rows.arm is None else drift[rows.arm]
-    axes = (None if rows.arm is None else 0, 0)
-    return jnp.any(jax.vmap(_power_estimate, axes)(blocks, z) > 1 + growth)
+        grown = jnp.sum(traces - drift.shape[-1]) > growth
+    else:
+        # Only the blocks of the last rows have changed, each along its row.
+        blocks = drift if rows.arm is None else drift[rows.arm]
+        axes = (None if rows.arm is None else 0, 0)
+        grown = jnp.any(jax.vmap(_power_estimate, axes)(blocks, z) > 1 + growth)
+    return grown | jnp.isposinf(logdet)
 
 
 def cholesky_of_inverse(

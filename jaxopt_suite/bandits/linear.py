@@ -30,6 +30,7 @@ from jaxopt_suite.problems.contextual import (
 )
 
 Index = Callable[[RidgeState, Array, Array], tuple[Array, Array]]
+StateSchedule = float | Array | Callable[[RidgeState], Array]
 
 
 def index_policy(
@@ -48,7 +49,7 @@ def index_policy(
         d: width of the features, or of the context if disjoint.
         index: ``index(state, predictions, widths) -> (scores, bonuses)``, all of
             shape (num_arms,): an arm's worth, and the part of it that pays for
-            exploration.
+            exploration. An arm that must not be played has the prediction -inf.
         lam: regularization > 0; may be traced.
         layout: ``"shared"``: a context has one row of features per arm;
             ``"disjoint"``: one vector, for which each arm has its own parameters.
@@ -76,6 +77,8 @@ def index_policy(
         del key
         check_context(state, context)
         predictions = ridge_predictions(state, context.features)
+        playable = playable_arms(context, predictions)
+        predictions = jnp.where(playable, predictions, -jnp.inf)
         widths = ridge_widths(state, context.features)
         return choose(context, *index(state, predictions, widths))
 
@@ -140,12 +143,34 @@ def ridge_learn(state: RidgeState, feedback: BanditFeedback) -> RidgeState:
 
     A decision that was not valid is not learned from: no arm was played.
     """
-    decision = feedback.decision
-    mask = jnp.asarray(feedback.mask) & jnp.asarray(decision.valid)
+    decision, mask = feedback.decision, learned(feedback)
     arm = decision.arm if state.theta.ndim == 2 else None
     if mask.ndim == 0:
         return ridge_update(state, decision.x, feedback.reward, arm=arm, mask=mask)
     return ridge_update_batch(state, decision.x, feedback.reward, mask, arm=arm)
+
+
+def learned(feedback: BanditFeedback) -> Bool[Array, "*batch"]:
+    """Which rows there are to learn from."""
+    return jnp.asarray(feedback.mask) & jnp.asarray(feedback.decision.valid)
+
+
+def ring_places(
+    count: Int[Array, ""], keep: Bool[Array, " batch"], size: int
+) -> Int[Array, " batch"]:
+    """Where the rows of a batch go in a ring of the last ``size`` rows learned.
+
+    A row that is not kept, or for which later ones leave no room, gets the place
+    ``size``, past the end: write with ``mode="drop"``.
+
+    Args:
+        count: rows learned before the batch.
+        keep: which rows are learned.
+        size: of the ring.
+    """
+    rank = jnp.cumsum(keep) - 1
+    room = keep & (rank > rank[-1] - size)
+    return jnp.where(room, (count + rank) % size, size)
 
 
 def check_context(state: RidgeState, context: LinearContext) -> None:
@@ -160,16 +185,29 @@ def check_context(state: RidgeState, context: LinearContext) -> None:
     if len(shape) != 2 - disjoint or shape[-1] != expected[-1]:
         wanted = f"({expected[-1]},)" if disjoint else f"(num_arms, {expected[-1]})"
         raise ValueError(f"context.features must have shape {wanted}, got {shape}")
-    if context.mask is None:
+    check_mask(context.mask, expected[0] if disjoint else shape[0])
+
+
+def check_mask(mask: Bool[Array, " num_arms"] | None, num_arms: int) -> None:
+    """Refuses a mask that is not one flag per arm, or concrete and False throughout.
+
+    Raises:
+        ValueError: it is.
+    """
+    if mask is None:
         return
-    num_arms = expected[0] if disjoint else shape[0]
-    if jnp.shape(context.mask) != (num_arms,):
+    if jnp.shape(mask) != (num_arms,):
         raise ValueError(
             f"context.mask must have shape ({num_arms},), one flag per arm, got "
-            f"{jnp.shape(context.mask)}"
+            f"{jnp.shape(mask)}"
         )
-    if checks.is_concrete(context.mask) and not np.any(np.asarray(context.mask)):
+    if checks.is_concrete(mask) and not np.any(np.asarray(mask)):
         raise ValueError("context.mask must let at least one arm be played, got none")
+
+
+def value_at(value: StateSchedule, state: RidgeState) -> Float[Array, ""]:
+    """A number, or what a schedule says of the statistics, in their dtype."""
+    return jnp.asarray(value(state) if callable(value) else value, state.theta.dtype)
 
 
 def ridge_of(state: Any) -> RidgeState:

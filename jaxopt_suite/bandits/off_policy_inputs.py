@@ -58,14 +58,14 @@ def arm_probabilities(
         keys = jax.random.split(key, num_draws)
         drawn = jax.vmap(policy.select, in_axes=(None, None, 0))(state, context, keys)
         hits = jnp.broadcast_to(drawn.arm, num_draws)[:, None] == jnp.arange(num_arms)
-        reported = jnp.broadcast_to(drawn.propensity, num_draws)[:, None]
-        # NaN spreads over the row, and says that there is nothing exact.
+        reported = jnp.broadcast_to(drawn.propensity, num_draws)
+        known = ~jnp.isnan(reported).any()
+        reported = jnp.where(known, reported, 0.0)[:, None]
         exact = jnp.max(jnp.where(hits, reported, 0.0), axis=0)
         unseen = ~jnp.any(hits, axis=0)
         rest = jnp.clip(1.0 - jnp.sum(exact), 0.0) / jnp.maximum(jnp.sum(unseen), 1)
         exact = jnp.where(unseen, rest, exact)
-        shares = jnp.mean(hits, axis=0, dtype=exact.dtype)
-        return jnp.where(jnp.isnan(jnp.sum(exact)), shares, exact)
+        return jnp.where(known, exact, jnp.mean(hits, axis=0, dtype=exact.dtype))
 
     return jax.vmap(probabilities)(contexts, jax.random.split(key, rows))
 

@@ -213,7 +213,7 @@ def ridge_predictions(
         X: one row per arm, (num_arms, d); or the context (p,) if disjoint.
     """
     X = jnp.asarray(X, state.theta.dtype)
-    return state.theta @ X if state.theta.ndim == 2 else X @ state.theta
+    return _dot(state.theta, X) if state.theta.ndim == 2 else _dot(X, state.theta)
 
 
 def ridge_widths(
@@ -231,9 +231,9 @@ def ridge_widths(
     """
     X = jnp.asarray(X, state.theta.dtype)
     if state.theta.ndim == 2:
-        squares = (state.V_inv @ X) @ X
+        squares = _dot(_dot(state.V_inv, X), X)
     else:
-        squares = jnp.sum((X @ state.V_inv) * X, axis=-1)
+        squares = jnp.sum(_dot(X, state.V_inv) * X, axis=-1)
     # Rounding may leave a square slightly below 0; NaN must stay NaN.
     positive = ~(squares <= 0)
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1)), 0)
@@ -307,7 +307,7 @@ def ridge_refactor(state: RidgeState) -> RidgeState:
     eye = jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)
     half = solve_triangular(factor, eye, lower=True)
     return state._replace(
-        V_inv=jnp.swapaxes(half, -2, -1) @ half,
+        V_inv=_dot(jnp.swapaxes(half, -2, -1), half),
         theta=cho_solve((factor, True), state.b[..., None])[..., 0],
         logdet=2 * jnp.sum(jnp.log(diagonal / jnp.sqrt(state.lam))),
         logdet_rest=jnp.zeros_like(state.logdet_rest),
@@ -318,9 +318,9 @@ def _rank_one(
     state: RidgeState, x: Array, r: Array, arm: Array | int | None
 ) -> RidgeState:
     V_inv, theta = _block(state.V_inv, arm), _block(state.theta, arm)
-    u = V_inv @ x
-    gain = jnp.maximum(x @ u, 0)
-    error = r - x @ theta
+    u = _dot(V_inv, x)
+    gain = jnp.maximum(_dot(x, u), 0)
+    error = r - _dot(x, theta)
     half = u * jax.lax.rsqrt(1 + gain)
     gram = state.gram
     if gram is not None:
@@ -349,16 +349,16 @@ def _discounted(
 
 def _woodbury(state: RidgeState, X: Array, r: Array) -> RidgeState:
     """All rows at once: ``V^-1 -= U S^-1 U^T``, ``U = V^-1 X^T``, ``S = I + X U``."""
-    U = state.V_inv @ X.T
-    factor = jnp.linalg.cholesky(jnp.eye(len(X), dtype=X.dtype) + X @ U)
+    U = _dot(state.V_inv, X.T)
+    factor = jnp.linalg.cholesky(jnp.eye(len(X), dtype=X.dtype) + _dot(X, U))
     half = solve_triangular(factor, U.T, lower=True)
-    errors = solve_triangular(factor, r - X @ state.theta, lower=True)
+    errors = solve_triangular(factor, r - _dot(X, state.theta), lower=True)
     growth = 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))
     return _grow_logdet(state, growth)._replace(
-        V_inv=state.V_inv - half.T @ half,
-        theta=state.theta + half.T @ errors,
-        b=state.b + r @ X,
-        gram=None if state.gram is None else state.gram + X.T @ X,
+        V_inv=state.V_inv - _dot(half.T, half),
+        theta=state.theta + _dot(half.T, errors),
+        b=state.b + _dot(r, X),
+        gram=None if state.gram is None else state.gram + _dot(X.T, X),
     )
 
 
@@ -367,12 +367,20 @@ def _grow_logdet(state: RidgeState, growth: Array) -> RidgeState:
     return state._replace(logdet=total.total, logdet_rest=total.rest)
 
 
+def _dot(a: Array, b: Array) -> Array:
+    # An accelerator's default has half the digits, and errors add up over rounds.
+    return jnp.matmul(a, b, precision="highest")
+
+
 def _block(array: Array, arm: Array | int | None) -> Array:
-    return array if arm is None else array[arm]
+    return array if arm is None else jax.lax.dynamic_index_in_dim(array, arm, 0, False)
 
 
 def _place(array: Array, arm: Array | int | None, block: Array) -> Array:
-    return block if arm is None else array.at[arm].set(block)
+    # Unlike a scatter, it asks in every round only where to write, not whether.
+    if arm is None:
+        return block
+    return jax.lax.dynamic_update_index_in_dim(array, block, arm, 0)
 
 
 def _check_arm(state: RidgeState, arm: Array | int | None) -> None:
@@ -381,6 +389,8 @@ def _check_arm(state: RidgeState, arm: Array | int | None) -> None:
         raise ValueError("arm is needed to learn a disjoint state, got None")
     if arm is not None and not disjoint:
         raise ValueError(f"arm must be None for a shared state, got {arm!r}")
+    if disjoint:
+        checks.check_interval("arm", arm, 0, len(state.theta) - 1)
 
 
 def _check_width(state: RidgeState, name: str, x: Array) -> Array:
