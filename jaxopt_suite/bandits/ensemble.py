@@ -18,10 +18,7 @@ from jaxopt_suite.bandits.linear import check_context
 from jaxopt_suite.bandits.members import (
     draw_member,
     follow_offset,
-    local_members,
     member_noise,
-    row_noise,
-    take_member,
 )
 from jaxopt_suite.bandits.ridge import (
     RidgeState,
@@ -92,7 +89,6 @@ def ensemble_sampling(
     symmetrized: bool = False,
     layout: str = "shared",
     num_arms: int | None = None,
-    member_axis: str | None = None,
 ) -> Policy:
     r"""Plays the best arm of a member drawn uniformly in each round.
 
@@ -113,9 +109,6 @@ def ensemble_sampling(
         symmetrized: flip the member's offset by a fair sign in each round.
         layout: ``"shared"`` or ``"disjoint"``, see :func:`index_policy`.
         num_arms: number of arms; needed if disjoint.
-        member_axis: under ``jax.shard_map``, the mesh axis over which members are
-            split; its size must divide ``num_members``. The arms are those of one
-            device.
 
     Returns:
         A policy with an :class:`EnsembleState`, whose decision has ``member``.
@@ -137,14 +130,12 @@ def ensemble_sampling(
     def follow(state, context, key):
         member_key, sign_key = jax.random.split(key) if symmetrized else (key, None)
         member = draw_member(member_key, num_members)
-        offset = state.scale * take_member(state.offsets, member, member_axis)
+        offset = state.scale * state.offsets[member]
         if sign_key is not None:
             offset = offset * jax.random.rademacher(sign_key, (), offset.dtype)
         return follow_offset(state.ridge, context, offset, member=member)
 
-    return _ensemble_policy(
-        d, num_members, follow, lam, scale, layout, num_arms, member_axis
-    )
+    return _ensemble_policy(d, num_members, follow, lam, scale, layout, num_arms)
 
 
 def ensemble_mixture(
@@ -194,7 +185,7 @@ def ensemble_mixture(
         offset = jnp.tensordot(mix, state.offsets, axes=1)
         return follow_offset(state.ridge, context, offset)
 
-    return _ensemble_policy(d, num_members, follow, lam, scale, layout, num_arms, None)
+    return _ensemble_policy(d, num_members, follow, lam, scale, layout, num_arms)
 
 
 def _ensemble_policy(
@@ -205,7 +196,6 @@ def _ensemble_policy(
     scale: Scale,
     layout: str,
     num_arms: int | None,
-    member_axis: str | None,
 ) -> Policy:
     check_layout(d, lam, layout, num_arms)
     checks.check_integer("num_members", num_members)
@@ -218,7 +208,7 @@ def _ensemble_policy(
     def init(key):
         member_key, noise_key = jax.random.split(key)
         ridge = ridge_init(d, lam=lam, layout=layout, num_arms=num_arms)
-        members = local_members(num_members, member_axis)
+        members = jnp.arange(num_members)
         noise = member_noise(member_key, 0, members, ridge.theta)
         return EnsembleState(
             ridge, noise / jnp.sqrt(ridge.lam), scale_of(ridge), noise_key
@@ -231,7 +221,7 @@ def _ensemble_policy(
     def learn(state, row):
         x, r, mask, arm = row
         key = jax.random.fold_in(state.noise_key, state.ridge.count)
-        noise = row_noise(key, num_members, member_axis, x.dtype)
+        noise = jax.random.normal(key, (num_members,), x.dtype)
         block = ... if arm is None else arm
         V_inv, offsets = state.ridge.V_inv[block], state.offsets
         u = V_inv @ x

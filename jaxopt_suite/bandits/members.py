@@ -26,14 +26,6 @@ def member_noise(
     return jax.vmap(draw)(members)
 
 
-def row_noise(
-    key: PRNGKeyArray, num_members: int, axis: str | None, dtype: jnp.dtype
-) -> Float[Array, " members"]:
-    """The unit perturbations of one reward, of the members that this device keeps."""
-    noise = jax.random.normal(key, (num_members,), dtype)
-    return noise if axis is None else noise[local_members(num_members, axis)]
-
-
 def draw_member(key: PRNGKeyArray, num_members: Int[Array, ""] | int) -> Int[Array, ""]:
     """A member, uniformly; the same one in every precision."""
     return jax.random.randint(key, (), 0, num_members, jnp.int32)
@@ -102,9 +94,9 @@ def perturbed_rows(
     counts = ridge.count + jnp.cumsum(seen) - seen
 
     def draw(count):
-        return row_noise(
-            jax.random.fold_in(key, count), num_members, axis, rows.x.dtype
-        )
+        row_key = jax.random.fold_in(key, count)
+        noise = jax.random.normal(row_key, (num_members,), rows.x.dtype)
+        return noise if axis is None else noise[local_members(num_members, axis)]
 
     noise = jax.vmap(draw)(counts)
     if rows.arm is None:

@@ -296,9 +296,9 @@ def ridge_refactor(state: RidgeState) -> RidgeState:
         ValueError: the state keeps no Gram matrix.
 
     Example:
-        >>> state = ridge_init(1, keep_gram=True)
-        >>> ridge_refactor(ridge_update(state, jnp.ones(1), 3.0)).theta
-        Array([1.5], dtype=float32)
+        >>> state = ridge_init(1, lam=3.0, keep_gram=True)
+        >>> ridge_refactor(ridge_update(state, jnp.ones(1), 2.0)).theta
+        Array([0.5], dtype=float32)
     """
     if state.gram is None:
         raise ValueError("state.gram is None: start with ridge_init(keep_gram=True)")
@@ -373,7 +373,7 @@ def _dot(a: Array, b: Array) -> Array:
 
 
 def _block(array: Array, arm: Array | int | None) -> Array:
-    return array if arm is None else jax.lax.dynamic_index_in_dim(array, arm, 0, False)
+    return array if arm is None else array[arm]
 
 
 def _place(array: Array, arm: Array | int | None, block: Array) -> Array:

@@ -1,6 +1,48 @@
 """Benchmark problems, environments and data, one file per field."""
 
 from jaxopt_suite.problems import landscapes
+from jaxopt_suite.problems.bandit_data import (
+    ClassificationState,
+    bandit_rows,
+    classification_env,
+    iris,
+    load_openml_csv,
+    wine,
+)
+from jaxopt_suite.problems.bco import (
+    BCOEnvState,
+    BCOFeedback,
+    LossSequence,
+    RandomLosses,
+    bco_env,
+    offset_losses,
+)
+from jaxopt_suite.problems.bco_losses import (
+    drifting,
+    linear_segments,
+    norm_segments,
+    pricing_segments,
+    quadratic_segments,
+    strong_segments,
+)
+from jaxopt_suite.problems.bco_lower_bounds import (
+    LowerBound,
+    rademacher_blocks,
+    strong_first_block,
+)
+from jaxopt_suite.problems.click_model import (
+    ClickModel,
+    OpenBanditState,
+    click_features,
+    click_rates,
+    fit_click_model,
+    obd_env,
+)
+from jaxopt_suite.problems.contextual import (
+    BanditFeedback,
+    LinearContext,
+    LinearDecision,
+)
 from jaxopt_suite.problems.landscapes import (
     Landscape,
     ackley,
@@ -20,6 +62,17 @@ from jaxopt_suite.problems.landscapes import (
     schwefel,
     styblinski_tang,
 )
+from jaxopt_suite.problems.linear_bandit import (
+    LinearBanditState,
+    arms_shown,
+    draw_features,
+    gap_env,
+    linear_env,
+)
+from jaxopt_suite.problems.open_bandit import (
+    OpenBanditLog,
+    load_open_bandit,
+)
 from jaxopt_suite.problems.stochastic import (
     LabelledData,
     breast_cancer,
@@ -37,33 +90,70 @@ from jaxopt_suite.problems.text import (
 )
 
 __all__ = [
+    "BCOEnvState",
+    "BCOFeedback",
+    "BanditFeedback",
     "CharacterText",
+    "ClassificationState",
+    "ClickModel",
     "LabelledData",
     "Landscape",
+    "LinearBanditState",
+    "LinearContext",
+    "LinearDecision",
+    "LossSequence",
+    "LowerBound",
+    "OpenBanditLog",
+    "OpenBanditState",
+    "RandomLosses",
     "ackley",
+    "arms_shown",
+    "bandit_rows",
+    "bco_env",
     "breast_cancer",
     "character_text",
+    "classification_env",
+    "click_features",
+    "click_rates",
     "context_windows",
     "digits",
     "double_well",
+    "draw_features",
+    "drifting",
     "drop_wave",
+    "fit_click_model",
+    "gap_env",
     "griewank",
     "help_topics",
+    "iris",
     "landscape_problem",
     "landscapes",
     "levy",
     "levy_coordinate",
+    "linear_env",
+    "linear_segments",
+    "load_open_bandit",
+    "load_openml_csv",
     "logistic_optimum",
     "logistic_regression",
     "michalewicz",
     "neural_toy",
     "noisy_quadratic",
+    "norm_segments",
+    "obd_env",
+    "offset_losses",
     "perturbed_quadratic",
+    "pricing_segments",
     "quadratic",
+    "quadratic_segments",
+    "rademacher_blocks",
     "rastrigin",
     "replace_labels",
     "rosenbrock",
     "schaffer_n2",
     "schwefel",
+    "strong_first_block",
+    "strong_segments",
     "styblinski_tang",
+    "wine",
 ]

@@ -39,17 +39,18 @@ def decision_for(x, arm=0):
 
 
 @functools.partial(jax.jit, static_argnames=("policy", "view"))
-def feed(policy, state, xs, rewards, view=lambda state: state, arms=0):
-    """Learns rows one after another; ``view`` of the state after each."""
+def feed(policy, key, xs, rewards, view=lambda state: state.ridge.count):
+    """Learns rows one after another: the first state, the last, a view of each."""
+    start = policy.init(key)
     feedback = BanditFeedback(
-        decision_for(xs, arms), rewards, jnp.ones(len(xs), bool), jnp.zeros(len(xs))
+        decision_for(xs), rewards, jnp.ones(len(xs), bool), jnp.zeros(len(xs))
     )
 
     def step(state, feedback):
         state = policy.update(feedback, state)
         return state, view(state)
 
-    return jax.lax.scan(step, state, feedback)
+    return start, *jax.lax.scan(step, start, feedback)
 
 
 def kron_rows(x, arm, num_arms):
@@ -58,14 +59,3 @@ def kron_rows(x, arm, num_arms):
     rows = np.zeros((len(x), num_arms, x.shape[1]))
     rows[np.arange(len(x)), arm] = x
     return rows.reshape(len(x), -1)
-
-
-def blocks(matrix):
-    """A disjoint state's (K, p, p) matrix as one block-diagonal matrix."""
-    matrix = np.asarray(matrix)
-    if matrix.ndim == 2:
-        return matrix
-    K, p, _ = matrix.shape
-    full = np.zeros((K, p, K, p))
-    full[np.arange(K), :, np.arange(K)] = matrix
-    return full.reshape(K * p, K * p)

@@ -9,6 +9,9 @@ import jax.numpy as jnp
 import optax
 import sound
 from cases_annealing import ANNEALING
+from cases_bandit_worlds import BANDIT_WORLDS
+from cases_bco import BCO
+from cases_ensembles import ENSEMBLES
 from cases_quantization import QUANTIZATION
 
 from jaxopt_suite import stochastic
@@ -178,4 +181,4 @@ STOCHASTIC = {
     },
 }
 
-CASES = CORE | STOCHASTIC | ANNEALING | QUANTIZATION
+CASES = CORE | STOCHASTIC | ANNEALING | QUANTIZATION | BANDIT_WORLDS | BCO | ENSEMBLES

@@ -49,6 +49,7 @@ def test_under_vmap_each_lane_keeps_its_own(axis_name):
     require(jax.jit(run)(XS))
 
 
+@pytest.mark.slow
 def test_over_two_axes():
     grid = XS.reshape(2, 2, 2)
     inner = jax.vmap(lambda x: double_large(x, ("a", "b")), axis_name="b")
@@ -107,6 +108,7 @@ def test_a_nan_predicate_is_false_and_a_nan_operand_stays():
     np.testing.assert_array_equal(got, [np.nan, -5.0])
 
 
+@pytest.mark.slow
 def test_gradients_pass_through_the_side_that_was_taken():
     def total(x):
         run = jax.vmap(lambda x: gated_cond(x > 1, jnp.square, x), axis_name="lanes")
