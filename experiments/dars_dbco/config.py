@@ -14,6 +14,7 @@ class Config:
         dimensions: n of the fits over n.
         segments: m of the fits over m.
         log2_scale: doublings of all other horizons and delays of the fits.
+        blocks: rounds per sign of the losses behind the convex lower bound.
         draws: draws of the losses behind the lower bounds.
         kinds: losses of the benchmarks, "convex" and "strong".
         lengths: rounds of a segment in the benchmarks, the shortest first.
@@ -23,7 +24,8 @@ class Config:
         bound_horizon: T where the explicit bound is compared.
         bound_cells: kind of loss and number of segments there.
         offset_horizon: T of the control variate and of two-point feedback.
-        offset_cells: numbers of segments and delays of the control variate.
+        offset_cells: numbers of segments and delays of the control variate; one is
+            (1, 0), which two-point feedback is compared with.
         expected: lengths that the detector is told, in segment lengths.
         problems: problems of the application.
         application_horizon: T there.
@@ -38,6 +40,7 @@ class Config:
     dimensions: tuple[int, ...] = (2, 4, 8, 16)
     segments: tuple[int, ...] = (1, 2, 4, 8, 16)
     log2_scale: int = 0
+    blocks: tuple[int, ...] = (64, 128, 256, 512, 1024)
     draws: int = 4000
     kinds: tuple[str, ...] = ("convex", "strong")
     lengths: tuple[int, ...] = (2**14, 2**16)
@@ -67,12 +70,13 @@ SCALES = {
         num_seeds=4,
         rows=(1, 12),
         horizons=(2**14, 2**16, 2**18),
+        blocks=(64, 256, 1024),
         draws=1000,
         kinds=("convex",),
         lengths=(2**12,),
         counts=((8,),),
         judged=((2**12, 8),),
-        periods=(1 / 2,),
+        periods=(),
         bound_cells=(("convex", 1),),
         offset_horizon=2**14,
         offset_cells=((1, 0),),

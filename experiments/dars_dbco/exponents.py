@@ -67,7 +67,8 @@ def summarize(
     chosen = settings.fits(config) + settings.lower_bound_fits(config)
     chosen = sorted(chosen, key=lambda fit: (fit.row, fit.name))
     xs, data = positions(config, lower), data | lower
-    metrics, claims, slopes = {}, [], {}
+    metrics, claims = {}, []
+    slopes: dict[str, float] = {}
     for fit in chosen:
         x, samples = xs[fit.name], data[fit.name]
         slopes[fit.name], interval = slope_with_spread(x, samples)
@@ -77,11 +78,12 @@ def summarize(
         metrics[f"fit_{fit.name}_standard_error"] = Metric(error, labels)
         claims.append(
             Claim(
-                f"Fit {fit.name}, {fit.what}: log-log slope (predicted {fit.slope:.3f})",
+                f"Fit {fit.name}, {fit.what}: log-log slope "
+                f"(predicted {fit.slope:.3f})",
                 slopes[fit.name],
                 between(fit.slope - fit.tolerance, fit.slope + fit.tolerance),
                 interval,
-                "within 0.04 of the prediction",
+                None if fit.row == 15 else "within 0.04 of the prediction",
             )
         )
     if "4" in slopes:
@@ -122,11 +124,13 @@ def _figure(chosen, xs, data, slopes):
         few = ticks if row != 14 else ticks[::2]
         axes.set_xticks(few, [_power(x) for x in few])
         axes.xaxis.set_minor_formatter("")
-        what = shown[0].what.partition(":")[0]
+        what = shown[0].what.partition(":")[0] if row < 15 else "convex, long delays"
         axes.set_title(f"{row}. {what}", fontsize=9)
         names = " and ".join(dict.fromkeys(fit.variable for fit in shown))
         axes.set(xlabel=names, ylabel=Y_LABELS[shown[0].y])
-        axes.legend(loc="best", fontsize=7)
+        if len(shown) > 1:
+            axes.margins(y=0.3)
+        axes.legend(loc="upper left" if row < 15 else "center", fontsize=7)
     return figure
 
 
@@ -135,8 +139,9 @@ def _draw(axes, fit, x, samples, slope):
     error = samples.std(axis=1, ddof=1) / np.sqrt(samples.shape[1])
     middle = np.exp(np.mean(np.log(x))), np.exp(np.mean(np.log(means)))
     label = f"slope {slope:.3f}, predicted {fit.slope:.3f}"
-    if fit.name.endswith(("a", "b")):
-        label = f"{fit.variable}: {label}"
+    if fit.row > 13:
+        which = fit.variable if fit.row == 14 else fit.what[8:18]
+        label = f"{which}: {label}"
     (line,) = axes.plot(x, means, linestyle="", label=label)
     color = line.get_color()
     axes.errorbar(x, means, error, fmt="none", ecolor=color, capsize=2, linewidth=1)

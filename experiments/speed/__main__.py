@@ -9,7 +9,9 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-FIELDS = ("stochastic", "annealing", "quantization")
+from experiments.speed.timing import Ratio
+
+FIELDS = ("stochastic", "annealing", "quantization", "bandits")
 
 
 def main() -> None:
@@ -33,7 +35,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     document = {
         "device": jax.devices()[0].device_kind,
-        "ratios": [{**r._asdict(), "ratio": r.ratio} for r in ratios],
+        "ratios": [
+            {**r._asdict(), "ratio": r.ratio, "holds": r.holds} for r in ratios
+        ],
         "figures": figures,
     }
     path = options.out / "speed.json"
@@ -41,10 +45,12 @@ def main() -> None:
     console.print(f"wrote {path}")
 
 
-def _table(field: str, ratios: list) -> Table:
+def _table(field: str, ratios: list[Ratio]) -> Table:
     device = jax.devices()[0].device_kind
     table = Table(title=f"{field}: speed on {device}, ratios in one run")
-    for column in ("comparison", "ours", "peer", "peer / ours", "range over turns"):
+    columns = ["comparison", "ours", "peer", "peer / ours", "range over turns"]
+    demanded = any(ratio.holds is not None for ratio in ratios)
+    for column in columns + ["demanded"] * demanded:
         table.add_column(column)
     for ratio in ratios:
         table.add_row(
@@ -53,8 +59,18 @@ def _table(field: str, ratios: list) -> Table:
             f"{ratio.peer * 1e3:.1f} ms",
             f"{ratio.ratio:.3g}x",
             f"{ratio.low:.3g} to {ratio.high:.3g}",
+            *[_demand(ratio)] * demanded,
         )
     return table
+
+
+def _demand(ratio: Ratio) -> str:
+    """What is demanded of a ratio, and whether it holds."""
+    if ratio.holds is None:
+        return ""
+    bounds = {">=": ratio.at_least, "<=": ratio.at_most}
+    words = [f"{sign} {x:.3g}" for sign, x in bounds.items() if x is not None]
+    return f"{', '.join(words)}: {'holds' if ratio.holds else 'MISSED'}"
 
 
 if __name__ == "__main__":

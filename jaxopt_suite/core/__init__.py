@@ -15,6 +15,7 @@ from jaxopt_suite.core.drivers import (
     optimize,
     sweep,
 )
+from jaxopt_suite.core.gating import gated_cond
 from jaxopt_suite.core.interaction import (
     InteractionKeys,
     InteractionState,
@@ -50,6 +51,7 @@ __all__ = [
     "constant_delay",
     "device_mesh",
     "fetch",
+    "gated_cond",
     "geometric_delay",
     "interact",
     "interaction_keys",

@@ -1,0 +1,234 @@
+"""Linear bandits of other libraries, disjoint models, one round at a time.
+
+All play the same table: contexts, and what each arm would pay in each round. They come
+with the extra ``[bench]``; one that is missing is skipped, and said to be.
+"""
+
+import importlib.util
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+ALPHA, SCALE, LAM = 1.0, 0.3, 1.0
+UCB, THOMPSON, FIRST_ORDER = "LinUCB", "Thompson sampling", "first-order"
+
+
+class Table(NamedTuple):
+    """A bandit written out: row t is round t."""
+
+    contexts: Float[np.ndarray, "rounds p"]
+    rewards: Float[np.ndarray, "rounds num_arms"]
+
+
+class Player(NamedTuple):
+    """A peer that plays: ``select(context) -> arm``, ``learn(context, arm, reward)``.
+
+    Attributes:
+        select: chooses.
+        learn: is told what the choice paid.
+        see: what the peer needs a context as; called before the clock starts.
+    """
+
+    select: Callable[[Any], int]
+    learn: Callable[[Any, int, float], None]
+    see: Callable[[np.ndarray], Any]
+
+
+class Peer(NamedTuple):
+    """A library's policy: ``make(p, num_arms)`` gives a fresh :class:`Player`."""
+
+    package: str
+    kind: str
+    make: Callable[[int, int], Player]
+
+    @property
+    def name(self) -> str:
+        """How it is called in the report."""
+        return f"{self.package} {self.kind}"
+
+
+def table(p: int, num_arms: int, rounds: int, *, noise: float = SCALE) -> Table:
+    """Contexts and parameters uniform on the sphere, Gaussian noise."""
+    generator = np.random.default_rng(p)
+    contexts, parameters = (
+        x / np.linalg.norm(x, axis=1, keepdims=True)
+        for x in (
+            generator.standard_normal((rounds, p), np.float32),
+            generator.standard_normal((num_arms, p), np.float32),
+        )
+    )
+    shift = noise * generator.standard_normal((rounds, num_arms), np.float32)
+    return Table(contexts, contexts @ parameters.T + shift)
+
+
+def play(peer: Peer, world: Table, rounds: int) -> Callable[[], Int[np.ndarray, " n"]]:
+    """A fresh player on the first rounds of a table; the call returns its arms."""
+    player = peer.make(world.contexts.shape[1], world.rewards.shape[1])
+    contexts = [player.see(context) for context in world.contexts[:rounds]]
+    rewards = world.rewards[:rounds].tolist()
+
+    def call():
+        arms = np.empty(rounds, int)
+        for t, (context, row) in enumerate(zip(contexts, rewards, strict=True)):
+            arm = arms[t] = player.select(context)
+            player.learn(context, arm, row[arm])
+        return arms
+
+    return call
+
+
+def rounds_in(peer: Peer, world: Table, seconds: float) -> int:
+    """How many rounds a peer plays in about so much CPU time."""
+    few = min(40, len(world.contexts))
+    call = play(peer, world, few)
+    start = time.process_time()
+    call()
+    used = time.process_time() - start
+    return int(np.clip(seconds / used * few, few, len(world.contexts)))
+
+
+def installed() -> tuple[list[Peer], list[str]]:
+    """The peers that are there, and the packages that are not."""
+    packages = dict.fromkeys(peer.package for peer in PEERS)
+    missing = [x for x in packages if importlib.util.find_spec(x) is None]
+    return [peer for peer in PEERS if peer.package not in missing], missing
+
+
+def _mabwiser(policy: str) -> Callable[[int, int], Player]:
+    def make(p, num_arms):
+        del p
+        from mabwiser.mab import MAB, LearningPolicy
+
+        law: Any = {
+            UCB: LearningPolicy.LinUCB(alpha=ALPHA, l2_lambda=LAM),
+            THOMPSON: LearningPolicy.LinTS(alpha=SCALE, l2_lambda=LAM),
+        }[policy]
+        bandit, begun = MAB(list(range(num_arms)), law), False
+
+        def select(context) -> Any:
+            return bandit.predict(context) if begun else 0
+
+        def learn(context, arm, reward):
+            nonlocal begun
+            (bandit.partial_fit if begun else bandit.fit)([arm], [reward], context)
+            begun = True
+
+        return Player(select, learn, _row)
+
+    return make
+
+
+def _contextualbandits(policy: str) -> Callable[[int, int], Player]:
+    def make(p, num_arms):
+        from contextualbandits import online
+
+        # Of its ways to sample and to solve, the fastest for single rows.
+        common = {"lambda_": LAM, "fit_intercept": False, "method": "sm"}
+        if policy == UCB:
+            bandit = online.LinUCB(num_arms, alpha=ALPHA, **common)
+        else:
+            bandit = online.LinTS(
+                num_arms, v_sq=SCALE**2, sample_from="ci", use_float=True, **common
+            )
+        del p
+
+        def select(context):
+            return int(bandit.predict(context)[0]) if begun else 0
+
+        begun = False
+
+        def learn(context, arm, reward):
+            nonlocal begun
+            bandit.partial_fit(context, np.array([arm]), np.array([reward]))
+            begun = True
+
+        return Player(select, learn, _row)
+
+    return make
+
+
+def _coba(policy: str) -> Callable[[int, int], Player]:
+    def make(p, num_arms):
+        del p
+        from coba import learners
+
+        features = ["ax"]
+        learner = (
+            learners.LinUCBLearner(ALPHA, features)
+            if policy == UCB
+            else learners.LinTSLearner(SCALE, features)
+        )
+        arms = [tuple(row) for row in np.eye(num_arms, dtype=int).tolist()]
+
+        def select(context):
+            return arms.index(learner.predict(context, arms)[0])
+
+        def learn(context, arm, reward):
+            learner.learn(context, arms[arm], reward, 1.0)
+
+        return Player(select, learn, np.ndarray.tolist)
+
+    return make
+
+
+def _bayesianbandits(p: int, num_arms: int) -> Player:
+    del p
+    import bayesianbandits as peer
+
+    precision = 1 / SCALE**2
+    arms = [
+        peer.Arm(a, learner=peer.NormalRegressor(LAM * precision, precision))
+        for a in range(num_arms)
+    ]
+    agent: Any = peer.ContextualAgent(arms, peer.ThompsonSampling(), random_seed=0)
+
+    def learn(context, arm, reward):
+        # The agent remembers the arm that it pulled last.
+        del arm
+        agent.update(context, np.array([reward]))
+
+    return Player(lambda context: agent.pull(context)[0], learn, _row)
+
+
+def _vowpalwabbit(p: int, num_arms: int) -> Player:
+    del p
+    from vowpalwabbit import pyvw
+
+    bandit: Any = pyvw.Workspace(f"--cb_explore {num_arms} --epsilon 0.1 --quiet")
+    generator, chances = np.random.default_rng(0), [1.0]
+
+    def see(context):
+        return "| " + " ".join(f"{i}:{x:.6g}" for i, x in enumerate(context))
+
+    def select(context):
+        chances[:] = bandit.predict(context)
+        draw = generator.random() * sum(chances)
+        for arm, chance in enumerate(chances):
+            draw -= chance
+            if draw < 0:
+                return arm
+        return num_arms - 1
+
+    def learn(context, arm, reward):
+        bandit.learn(f"{arm + 1}:{-reward:.6g}:{chances[arm]:.6g} {context}")
+
+    return Player(select, learn, see)
+
+
+def _row(context: np.ndarray) -> Float[np.ndarray, "1 p"]:
+    return context[None]
+
+
+PEERS = (
+    Peer("mabwiser", UCB, _mabwiser(UCB)),
+    Peer("mabwiser", THOMPSON, _mabwiser(THOMPSON)),
+    Peer("bayesianbandits", THOMPSON, _bayesianbandits),
+    Peer("contextualbandits", UCB, _contextualbandits(UCB)),
+    Peer("contextualbandits", THOMPSON, _contextualbandits(THOMPSON)),
+    Peer("coba", UCB, _coba(UCB)),
+    Peer("coba", THOMPSON, _coba(THOMPSON)),
+    Peer("vowpalwabbit", FIRST_ORDER, _vowpalwabbit),
+)
