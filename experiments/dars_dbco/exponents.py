@@ -54,10 +54,10 @@ def _ordinates(fit: Fit, case: Case, regret: np.ndarray) -> np.ndarray:
 
 def positions(config: Config, lower: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The x of every fit's points, by its name."""
-    found = {f.name: [p.x for p in f.points] for f in settings.fits(config)}
+    found = {f.name: np.array([p.x for p in f.points]) for f in settings.fits(config)}
     for fit in settings.lower_bound_fits(config):
         found[fit.name] = lower[f"x{fit.name}"]
-    return {name: np.asarray(x, np.float64) for name, x in found.items()}
+    return {name: x.astype(np.float64) for name, x in found.items()}
 
 
 def summarize(

@@ -60,9 +60,9 @@ def dars_regret(keys):
             key,
             trace="summary",
             checkpoints=1,
-        ).regret[-1]
+        ).regret
 
-    return jax.vmap(one)(keys)
+    return jnp.squeeze(jnp.asarray(jax.vmap(one)(keys)), axis=-1)
 
 
 @functools.partial(jax.jit, static_argnames=("horizon", "segments", "d_max"))

@@ -29,7 +29,7 @@ class Player(NamedTuple):
     Attributes:
         select: chooses.
         learn: is told what the choice paid.
-        see: what the peer needs a context as; called before the clock starts.
+        see: turns a context's numbers into what the peer takes.
     """
 
     select: Callable[[Any], int]
@@ -38,16 +38,25 @@ class Player(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """A library's policy: ``make(p, num_arms)`` gives a fresh :class:`Player`."""
+    """A library's policy.
+
+    Attributes:
+        package: to import.
+        kind: of policy.
+        make: ``make(p, num_arms)`` gives a fresh :class:`Player`.
+        ready: whether contexts are turned into what it takes before the clock starts.
+    """
 
     package: str
     kind: str
     make: Callable[[int, int], Player]
+    ready: bool = False
 
     @property
     def name(self) -> str:
         """How it is called in the report."""
-        return f"{self.package} {self.kind}"
+        given = ", contexts given as its own text" if self.ready else ""
+        return f"{self.package} {self.kind}{given}"
 
 
 def table(p: int, num_arms: int, rounds: int, *, noise: float = SCALE) -> Table:
@@ -67,12 +76,16 @@ def table(p: int, num_arms: int, rounds: int, *, noise: float = SCALE) -> Table:
 def play(peer: Peer, world: Table, rounds: int) -> Callable[[], Int[np.ndarray, " n"]]:
     """A fresh player on the first rounds of a table; the call returns its arms."""
     player = peer.make(world.contexts.shape[1], world.rewards.shape[1])
-    contexts = [player.see(context) for context in world.contexts[:rounds]]
+    contexts: Any = world.contexts[:rounds]
+    if peer.ready:
+        contexts = [player.see(context) for context in contexts]
+    see = (lambda context: context) if peer.ready else player.see
     rewards = world.rewards[:rounds].tolist()
 
     def call():
         arms = np.empty(rounds, int)
-        for t, (context, row) in enumerate(zip(contexts, rewards, strict=True)):
+        for t, (shown, row) in enumerate(zip(contexts, rewards, strict=True)):
+            context = see(shown)
             arm = arms[t] = player.select(context)
             player.learn(context, arm, row[arm])
         return arms
@@ -81,8 +94,9 @@ def play(peer: Peer, world: Table, rounds: int) -> Callable[[], Int[np.ndarray, 
 
 
 def rounds_in(peer: Peer, world: Table, seconds: float) -> int:
-    """How many rounds a peer plays in about so much CPU time."""
+    """How many rounds a peer plays in about so much CPU time; 40 at least."""
     few = min(40, len(world.contexts))
+    play(peer, world, few)()
     call = play(peer, world, few)
     start = time.process_time()
     call()
@@ -123,22 +137,20 @@ def _mabwiser(policy: str) -> Callable[[int, int], Player]:
 
 def _contextualbandits(policy: str) -> Callable[[int, int], Player]:
     def make(p, num_arms):
+        del p
         from contextualbandits import online
 
-        # Of its ways to sample and to solve, the fastest for single rows.
-        common = {"lambda_": LAM, "fit_intercept": False, "method": "sm"}
+        # Of its ways to solve and to sample, those that are fastest for single rows.
+        common = {"lambda_": LAM, "fit_intercept": False, "use_float": True}
         if policy == UCB:
-            bandit = online.LinUCB(num_arms, alpha=ALPHA, **common)
+            bandit = online.LinUCB(num_arms, alpha=ALPHA, method="sm", **common)
         else:
-            bandit = online.LinTS(
-                num_arms, v_sq=SCALE**2, sample_from="ci", use_float=True, **common
-            )
-        del p
+            law = {"v_sq": SCALE**2, "sample_from": "ci", "method": "chol"}
+            bandit = online.LinTS(num_arms, **law, **common)
+        begun = False
 
         def select(context):
             return int(bandit.predict(context)[0]) if begun else 0
-
-        begun = False
 
         def learn(context, arm, reward):
             nonlocal begun
@@ -194,14 +206,14 @@ def _bayesianbandits(p: int, num_arms: int) -> Player:
 
 
 def _vowpalwabbit(p: int, num_arms: int) -> Player:
-    del p
     from vowpalwabbit import pyvw
 
     bandit: Any = pyvw.Workspace(f"--cb_explore {num_arms} --epsilon 0.1 --quiet")
     generator, chances = np.random.default_rng(0), [1.0]
+    line = "| " + " ".join(f"{i}:%.6g" for i in range(p))
 
     def see(context):
-        return "| " + " ".join(f"{i}:{x:.6g}" for i, x in enumerate(context))
+        return line % tuple(context.tolist())
 
     def select(context):
         chances[:] = bandit.predict(context)
@@ -231,4 +243,5 @@ PEERS = (
     Peer("coba", UCB, _coba(UCB)),
     Peer("coba", THOMPSON, _coba(THOMPSON)),
     Peer("vowpalwabbit", FIRST_ORDER, _vowpalwabbit),
+    Peer("vowpalwabbit", FIRST_ORDER, _vowpalwabbit, ready=True),
 )

@@ -12,6 +12,7 @@ from cases_annealing import ANNEALING
 from cases_bandit_worlds import BANDIT_WORLDS
 from cases_bco import BCO
 from cases_ensembles import ENSEMBLES
+from cases_linear_bandits import LINEAR_BANDITS
 from cases_quantization import QUANTIZATION
 
 from jaxopt_suite import stochastic
@@ -181,4 +182,13 @@ STOCHASTIC = {
     },
 }
 
-CASES = CORE | STOCHASTIC | ANNEALING | QUANTIZATION | BANDIT_WORLDS | BCO | ENSEMBLES
+CASES = (
+    CORE
+    | STOCHASTIC
+    | ANNEALING
+    | QUANTIZATION
+    | BANDIT_WORLDS
+    | BCO
+    | ENSEMBLES
+    | LINEAR_BANDITS
+)
