@@ -142,7 +142,7 @@ def methods(config: Config) -> tuple[str, ...]:
 
 def compute(config: Config, key) -> dict[str, np.ndarray]:
     """Regret over time, by problem: (methods, seeds, laws, rows)."""
-    keys = jax.random.split(key, config.num_seeds)
+    keys = jax.random.split(key, config.application_seeds)
     calls = [
         functools.partial(
             curves, keys, name=name, method=method, horizon=config.application_horizon
@@ -159,9 +159,10 @@ def summarize(config: Config, data: dict[str, np.ndarray]):
     """Metrics, a figure, and how the methods compare."""
     names, laws = methods(config), ("delays", DELAY_LAWS)
     metrics, claims = {}, []
-    for problem, regret in data.items():
+    for problem in config.problems:
+        regret = data[problem]
         final = np.asarray(regret[..., -1], np.float64)
-        axes = (("method", names), ("seed", range(config.num_seeds)), laws)
+        axes = (("method", names), ("seed", range(config.application_seeds)), laws)
         metrics[f"application_{problem}"] = Metric(final, axes)
         for index, law in enumerate(DELAY_LAWS):
             others = [n for n in names if n not in ("DARS", "no oracle")]
@@ -183,19 +184,19 @@ def summarize(config: Config, data: dict[str, np.ndarray]):
 def _figure(config, data):
     titles = {
         "pricing": f"prices of {GOODS} goods, {MARKETS} markets",
-        "drifting": "a target that drifts",
+        "drifting": f"a target that turns once, DARS restarts every 1/{PARTS}",
     }
     figure, panels = new_figure(
         "Regret over time: median and 5% to 95% over seeds",
-        rows=len(data),
+        rows=len(config.problems),
         columns=len(DELAY_LAWS),
         panel=(4.8, 3.0),
     )
     horizon = config.application_horizon
     times = np.arange(1, ROWS + 1) * horizon / ROWS
-    for row, (problem, regret) in zip(panels, data.items(), strict=True):
+    for row, problem in zip(panels, config.problems, strict=True):
         for index, axes in enumerate(row):
-            for name, samples in zip(methods(config), regret, strict=True):
+            for name, samples in zip(methods(config), data[problem], strict=True):
                 plot_spread(axes, times, samples[:, index].T, name)
             for line in axes.get_lines():
                 line.set_marker("")

@@ -60,6 +60,11 @@ class Config:
     problems: tuple[str, ...] = ("pricing", "drifting")
     application_horizon: int = 2**16
 
+    @property
+    def application_seeds(self) -> int:
+        """Half of the seeds, two at least."""
+        return max(2, self.num_seeds // 2)
+
     def __post_init__(self):
         if self.num_seeds < 2:
             raise ValueError(f"num_seeds must be >= 2, got {self.num_seeds}")

@@ -24,32 +24,49 @@ Y_LABELS = {
 def compute(config: Config, key, *, strong: bool) -> dict[str, np.ndarray]:
     """The samples of every fit, of shape (points, seeds)."""
     chosen = [f for f in settings.fits(config) if f.points[0].case.strong == strong]
-    calls, where = [], []
-    for number, fit in enumerate(chosen):
-        fit_key = jax.random.fold_in(key, number)
-        for case in dict.fromkeys(point.case for point in fit.points):
-            keys = jax.random.split(jax.random.fold_in(fit_key, len(where)), fit.seeds)
-            delays = [p.delay for p in fit.points if p.case == case]
-            delays = tuple(delays if fit.y != "price" else [0, *delays])
-            calls.append(functools.partial(play, case, keys, delays=delays))
-            where.append((fit, case))
-    samples: dict[str, list] = {fit.name: [] for fit in chosen}
-    for (fit, case), regret in zip(where, together(calls), strict=True):
-        samples[fit.name] += list(_ordinates(fit, case, regret[:, :, -1].T))
-    return {name: np.stack(points) for name, points in samples.items()}
+    # Fits of one row share their seeds, and a run for all delays of a case.
+    points = {(f.row, p.case): f for f in chosen for p in f.points}
+    lanes = {
+        (row, case): sorted(
+            {
+                p.delay
+                for f in chosen
+                if f.row == row
+                for p in f.points
+                if p.case == case
+            }
+            | ({0} if fit.y == "price" else set())
+        )
+        for (row, case), fit in points.items()
+    }
+    calls = []
+    for number, ((row, case), fit) in enumerate(points.items()):
+        keys = jax.random.fold_in(jax.random.fold_in(key, row), number)
+        keys, delays = jax.random.split(keys, fit.seeds), tuple(lanes[row, case])
+        calls.append(functools.partial(play, case, keys, delays=delays))
+    found = dict(zip(points, together(calls), strict=True))
+
+    def samples(fit, point):
+        where = fit.row, point.case
+        return _ordinate(
+            fit, point.case, found[where][..., -1], lanes[where].index(point.delay)
+        )
+
+    return {f.name: np.stack([samples(f, p) for p in f.points]) for f in chosen}
 
 
-def _ordinates(fit: Fit, case: Case, regret: np.ndarray) -> np.ndarray:
-    """What is fitted, from the regret of shape (delays, seeds)."""
+def _ordinate(fit: Fit, case: Case, regret: np.ndarray, lane: int) -> np.ndarray:
+    """What is fitted, (seeds,), from the regret of shape (seeds, delays)."""
     schedule = case.schedule(0)
     regret = regret.astype(np.float64)
+    own = regret[:, lane]
     if fit.y == "minus bias":
-        return regret - np.sum(schedule.delta * schedule.lengths)
+        return own - np.sum(schedule.delta * schedule.lengths)
     if fit.y == "price":
-        return regret[1:] - regret[0]
+        return own - regret[:, 0]
     if fit.y == "per log":
-        return regret / np.log(np.e * schedule.lengths[0] / schedule.K[0]) ** (1 / 3)
-    return regret
+        return own / np.log(np.e * schedule.lengths[0] / schedule.K[0]) ** (1 / 3)
+    return own
 
 
 def positions(config: Config, lower: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

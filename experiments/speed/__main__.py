@@ -35,9 +35,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     document = {
         "device": jax.devices()[0].device_kind,
-        "ratios": [
-            {**r._asdict(), "ratio": r.ratio, "holds": r.holds} for r in ratios
-        ],
+        "ratios": [{**r._asdict(), "ratio": r.ratio, "holds": r.holds} for r in ratios],
         "figures": figures,
     }
     path = options.out / "speed.json"

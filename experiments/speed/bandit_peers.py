@@ -4,6 +4,7 @@ All play the same table: contexts, and what each arm would pay in each round. Th
 with the extra ``[bench]``; one that is missing is skipped, and said to be.
 """
 
+import importlib
 import importlib.util
 import time
 from collections.abc import Callable
@@ -114,15 +115,16 @@ def installed() -> tuple[list[Peer], list[str]]:
 def _mabwiser(policy: str) -> Callable[[int, int], Player]:
     def make(p, num_arms):
         del p
-        from mabwiser.mab import MAB, LearningPolicy
+        mab = importlib.import_module("mabwiser.mab")
+        laws = mab.LearningPolicy
+        law = (
+            laws.LinUCB(alpha=ALPHA, l2_lambda=LAM)
+            if policy == UCB
+            else laws.LinTS(alpha=SCALE, l2_lambda=LAM)
+        )
+        bandit, begun = mab.MAB(list(range(num_arms)), law), False
 
-        law: Any = {
-            UCB: LearningPolicy.LinUCB(alpha=ALPHA, l2_lambda=LAM),
-            THOMPSON: LearningPolicy.LinTS(alpha=SCALE, l2_lambda=LAM),
-        }[policy]
-        bandit, begun = MAB(list(range(num_arms)), law), False
-
-        def select(context) -> Any:
+        def select(context):
             return bandit.predict(context) if begun else 0
 
         def learn(context, arm, reward):
@@ -138,8 +140,7 @@ def _mabwiser(policy: str) -> Callable[[int, int], Player]:
 def _contextualbandits(policy: str) -> Callable[[int, int], Player]:
     def make(p, num_arms):
         del p
-        from contextualbandits import online
-
+        online = importlib.import_module("contextualbandits.online")
         # Of its ways to solve and to sample, those that are fastest for single rows.
         common = {"lambda_": LAM, "fit_intercept": False, "use_float": True}
         if policy == UCB:
@@ -165,8 +166,7 @@ def _contextualbandits(policy: str) -> Callable[[int, int], Player]:
 def _coba(policy: str) -> Callable[[int, int], Player]:
     def make(p, num_arms):
         del p
-        from coba import learners
-
+        learners = importlib.import_module("coba.learners")
         features = ["ax"]
         learner = (
             learners.LinUCBLearner(ALPHA, features)
@@ -188,14 +188,13 @@ def _coba(policy: str) -> Callable[[int, int], Player]:
 
 def _bayesianbandits(p: int, num_arms: int) -> Player:
     del p
-    import bayesianbandits as peer
-
+    peer = importlib.import_module("bayesianbandits")
     precision = 1 / SCALE**2
     arms = [
         peer.Arm(a, learner=peer.NormalRegressor(LAM * precision, precision))
         for a in range(num_arms)
     ]
-    agent: Any = peer.ContextualAgent(arms, peer.ThompsonSampling(), random_seed=0)
+    agent = peer.ContextualAgent(arms, peer.ThompsonSampling(), random_seed=0)
 
     def learn(context, arm, reward):
         # The agent remembers the arm that it pulled last.
@@ -206,9 +205,8 @@ def _bayesianbandits(p: int, num_arms: int) -> Player:
 
 
 def _vowpalwabbit(p: int, num_arms: int) -> Player:
-    from vowpalwabbit import pyvw
-
-    bandit: Any = pyvw.Workspace(f"--cb_explore {num_arms} --epsilon 0.1 --quiet")
+    pyvw = importlib.import_module("vowpalwabbit.pyvw")
+    bandit = pyvw.Workspace(f"--cb_explore {num_arms} --epsilon 0.1 --quiet")
     generator, chances = np.random.default_rng(0), [1.0]
     line = "| " + " ".join(f"{i}:%.6g" for i in range(p))
 

@@ -11,6 +11,7 @@ import sound
 from cases_annealing import ANNEALING
 from cases_bandit_worlds import BANDIT_WORLDS
 from cases_bco import BCO
+from cases_bco_worlds import BCO_WORLDS
 from cases_ensembles import ENSEMBLES
 from cases_linear_bandits import LINEAR_BANDITS
 from cases_quantization import QUANTIZATION
@@ -189,6 +190,7 @@ CASES = (
     | QUANTIZATION
     | BANDIT_WORLDS
     | BCO
+    | BCO_WORLDS
     | ENSEMBLES
     | LINEAR_BANDITS
 )
