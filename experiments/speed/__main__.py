@@ -24,12 +24,14 @@ def main() -> None:
     if unknown:
         parser.error(f"no field {', '.join(unknown)}: choose from {', '.join(FIELDS)}")
     console, ratios, figures = Console(), [], {}
+    if not console.is_terminal:
+        console.width = 160
     for field in options.field or FIELDS:
         # A field's peers are loaded when its turn comes.
         found, more = importlib.import_module(f"experiments.speed.{field}").run()
         console.print(_table(field, found))
         for what, figure in more:
-            console.print(f"{what}: {figure:.3g}")
+            console.print(f"{what}: {figure:.3g}", markup=False)
         ratios += found
         figures |= dict(more)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -53,8 +55,8 @@ def _table(field: str, ratios: list[Ratio]) -> Table:
     for ratio in ratios:
         table.add_row(
             ratio.what,
-            f"{ratio.ours * 1e3:.1f} ms",
-            f"{ratio.peer * 1e3:.1f} ms",
+            f"{ratio.ours * 1e3:.3g} ms",
+            f"{ratio.peer * 1e3:.3g} ms",
             f"{ratio.ratio:.3g}x",
             f"{ratio.low:.3g} to {ratio.high:.3g}",
             *[_demand(ratio)] * demanded,
