@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from jaxopt_suite.bandits.eqol import balanced, capped_bonus, eqol, of_round
-from jaxopt_suite.bandits.linear import index_policy
 from jaxopt_suite.bandits.optimism import greedy, oful
-from jaxopt_suite.bandits.ridge import ridge_init, ridge_radius, ridge_update_batch
+from jaxopt_suite.bandits.ridge import ridge_init, ridge_radius
 from jaxopt_suite.core import interact
 from jaxopt_suite.problems.bandit_data import bandit_rows, classification_env
 from jaxopt_suite.problems.contextual import BanditFeedback, LinearContext
@@ -19,10 +18,20 @@ from jaxopt_suite.problems.linear_bandit import linear_env
 KEY = jax.random.key(0)
 
 
-def learned_state(d=3, rows=20, **options):
+def learned_state(d=3, rows=20, lam=1.0):
+    """The state after random rows, from NumPy."""
     rng = np.random.default_rng(0)
     X, r = rng.normal(size=(rows, d)), rng.normal(size=rows)
-    return ridge_update_batch(ridge_init(d, **options), X, r)
+    V, b = lam * np.eye(d) + X.T @ X, X.T @ r
+    start = ridge_init(d, lam=lam)
+    learned = start._replace(
+        V_inv=np.linalg.inv(V),
+        theta=np.linalg.solve(V, b),
+        b=b,
+        logdet=np.linalg.slogdet(V / lam)[1],
+        count=np.int32(rows),
+    )
+    return jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), learned, start)
 
 
 def play_all(policy, world, horizon):
@@ -38,7 +47,7 @@ def scores_of(policy, state, features):
     def score(mask):
         return policy.select(state, LinearContext(features, mask), KEY).score
 
-    return jax.vmap(score)(jnp.eye(len(features), dtype=bool))
+    return jax.jit(jax.vmap(score))(jnp.eye(len(features), dtype=bool))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +120,8 @@ def test_no_bonus_without_a_width_even_if_a_factor_is_infinite():
     assert np.isnan(capped_bonus(jnp.array([jnp.nan]), 1.0, 1.0)).all()
 
 
-def test_the_ends_of_the_family_are_oful_greedy_and_the_square_alone():
+@pytest.mark.slow
+def test_the_ends_of_the_family_are_oful_and_greedy():
     world = linear_env(6, 12, noise=0.3, arms="pool", pool=10)
 
     def arms_of(factory):
@@ -121,20 +131,14 @@ def test_the_ends_of_the_family_are_oful_greedy_and_the_square_alone():
 
         return jax.jit(run)
 
-    def squared(state, predictions, widths):
-        del state
-        return predictions + 0.7 * widths**2, 0.7 * widths**2
-
     # One compile each, since all their numbers may be traced.
     mixed = arms_of(lambda c1, cap: eqol(6, noise=0.3, c1=c1, cap=cap))
     optimistic = arms_of(lambda c1, cap: oful(6, noise=0.3, multiplier=cap))
     careless = arms_of(lambda c1, cap: greedy(6))
-    quadratic = arms_of(lambda c1, cap: index_policy(6, squared))
     for c1, cap, other in [
         (np.inf, 1.0, optimistic),
         (np.inf, 1.5, optimistic),
         (0.0, 1.0, careless),
-        (0.7, np.inf, quadratic),
     ]:
         with jax.enable_x64(True):
             got, wanted = mixed(c1, cap), other(c1, cap)
@@ -151,6 +155,7 @@ def small_digits():
     return X[:, 1::2].astype(np.float64), y
 
 
+@pytest.mark.slow
 def test_disjoint_plays_as_the_shared_layout_does_with_kron_features():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 3)), np.arange(40) % 4
@@ -247,11 +252,10 @@ def test_the_score_is_the_maximum_over_an_ellipsoid_of_its_own():
         assert values.max() <= score * (1 + np.sign(score) * 1e-5)
 
 
-def test_the_smallest_problems_work():
-    run = interact(eqol(1, noise=0.1), linear_env(1, 3, noise=0.1), KEY, 1)
+def test_the_smallest_problem_works():
+    run = interact(eqol(1, noise=0.1), linear_env(1, 1, noise=0.1), KEY, 1)
     assert int(run.state.count) == 1
-    record = play_all(eqol(1), linear_env(1, 1, noise=0.1), 20)
-    np.testing.assert_array_equal(record.decision.arm, np.zeros(20))
+    assert float(run.record.regret[0]) == 0  # there is only arm 0
 
 
 def test_masked_arms_are_never_played_and_equal_arms_go_to_the_lowest():

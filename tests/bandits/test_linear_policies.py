@@ -35,7 +35,7 @@ KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
 ROWS, REWARDS = RNG.normal(size=(20, 3)), RNG.normal(size=20)
 ARMS = RNG.normal(size=(5, 3))
-STATE = ridge_update_batch(ridge_init(3, lam=2.0), ROWS, REWARDS)
+STATE = jax.jit(ridge_update_batch)(ridge_init(3, lam=2.0), ROWS, REWARDS)
 V = 2.0 * np.eye(3) + ROWS.T @ ROWS
 MEANS = ARMS @ np.linalg.solve(V, ROWS.T @ REWARDS)
 WIDTHS = np.sqrt(np.sum(ARMS @ np.linalg.inv(V) * ARMS, axis=1))
@@ -153,7 +153,7 @@ def test_an_arm_without_probability_is_never_drawn():
 def test_epsilon_of_zero_is_greedy_and_the_best_alone_keeps_its_probability():
     context = LinearContext(ARMS, jnp.array(ALONE[2]))
     for policy in (squarecb(3, gamma=5.0), epsilon_greedy(3, epsilon=0.0)):
-        decision = policy.select(STATE, context, KEY)
+        decision = jax.jit(policy.select)(STATE, context, KEY)
         assert (int(decision.arm), float(decision.propensity)) == (2, 1.0)
 
 
@@ -226,6 +226,7 @@ def arms_played(key, a, cap):
     return run.record.decision.arm
 
 
+@pytest.mark.slow
 def test_a_sweep_is_one_compile_and_plays_the_arms_of_a_loop_on_any_devices():
     traces = []
 

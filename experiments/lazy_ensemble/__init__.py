@@ -1,0 +1,2 @@
+"""Lazy ensemble sampling for linear bandits against standard ensembles.
+"""
