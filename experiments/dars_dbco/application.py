@@ -184,10 +184,11 @@ def summarize(config: Config, data: dict[str, np.ndarray]):
 def _figure(config, data):
     titles = {
         "pricing": f"prices of {GOODS} goods, {MARKETS} markets",
-        "drifting": f"a target that turns once, DARS restarts every 1/{PARTS}",
+        "drifting": "a target that drifts",
     }
     figure, panels = new_figure(
-        "Regret over time: median and 5% to 95% over seeds",
+        "Regret over time: median and 5% to 95% over seeds\n"
+        f"(where nothing jumps, DARS restarts every 1/{PARTS} of the turn)",
         rows=len(config.problems),
         columns=len(DELAY_LAWS),
         panel=(4.8, 3.0),

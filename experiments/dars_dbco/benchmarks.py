@@ -301,7 +301,7 @@ def _figure(config, data):
         f"Regret over that of DARS, delay {DELAY}, {config.num_seeds} seeds; "
         "boxed: the strongest in its column",
         rows=len(config.kinds),
-        panel=(3.4 + 0.75 * count, 2.6),
+        panel=(max(7.0, 3.4 + 0.75 * count), 2.6),
     )
     for axes, kind in zip(panels[:, 0], config.kinds, strict=True):
         means = data[kind].mean(axis=-1)

@@ -147,7 +147,6 @@ def _late_claim(config, data, prompt):
 
 
 def _figure(config, data):
-    names = [policy.name for policy in policies(config, config.rows[-1])]
     longest = max(len(policies(config, row)) for row in config.rows)
     figure, panels = new_figure(
         f"Regret after {config.horizon:,} rounds: every seed, and the mean "
@@ -155,7 +154,6 @@ def _figure(config, data):
         columns=len(config.rows),
         panel=(2.7, 0.24 * longest + 1.1),
     )
-    del names
     for column, (axes, row) in enumerate(zip(panels[0], config.rows, strict=True)):
         finals = _finals(config, data, row)
         heights = np.arange(len(finals))[::-1]

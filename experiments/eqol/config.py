@@ -8,9 +8,9 @@ class Config:
     """Sizes; the mathematics does not change with the scale. An empty part is left out.
 
     Attributes:
-        num_seeds: seeds of the comparison, and those that data are reported on.
+        num_seeds: seeds of the comparison.
         study_seeds: seeds of the studies over gaps and over the horizon.
-        few_seeds: seeds of all other studies.
+        few_seeds: seeds of all other studies, and those that data are reported on.
         tuning_seeds: seeds on which grids are chosen on data.
         rows: names of the synthetic problems.
         horizon: rounds on them.

@@ -111,7 +111,7 @@ def _figure(config, data, gap_data):
                 continue
             axes.plot(x, curve, label=name)
         axes.set(xlabel=label)
-        log_axes(axes, "xy", ticks=x)
+        log_axes(axes, "xy", ticks=list(x))
     panels[0, 0].set_ylabel("regret")
     panels[0, 0].legend()
     return figure

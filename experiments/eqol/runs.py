@@ -30,7 +30,6 @@ compiled = functools.partial(
         "horizon",
         "checkpoints",
         "delay",
-        "one_by_one",
     ),
 )
 def play(
@@ -42,7 +41,6 @@ def play(
     horizon: int,
     checkpoints: int = 1,
     delay: int = 0,
-    one_by_one: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Runs all points of a family on all seeds; the points of a seed share their draws.
 
@@ -54,8 +52,6 @@ def play(
         horizon: number of rounds.
         checkpoints: rows of the regret, evenly spaced.
         delay: of all feedback.
-        one_by_one: whether runs follow each other, which is faster where the
-            statistics of all of them do not fit in the cache.
 
     Returns:
         Regret of shape (points, seeds, checkpoints), the last log-determinants, and the
@@ -77,10 +73,6 @@ def play(
             gap = jnp.max(jnp.ptp(means, axis=-1))
         return result.record.regret, ridge_of(result.state).logdet, gap
 
-    if one_by_one:
-        return jax.lax.map(
-            lambda point: jax.lax.map(lambda key: run(key, point), keys), points
-        )
     seeds_last = jax.vmap(jax.vmap(run, (None, 0)), (0, None), out_axes=1)
     return seeds_last(keys, points)
 
@@ -100,17 +92,26 @@ class Race(NamedTuple):
 
 
 def race(policies: list[Named], world: World, keys, horizon: int, **options) -> Race:
-    """Runs policies on the same seeds, with one compile for each family."""
-    found: list[Any] = [None] * len(policies)
+    """Runs policies on the same seeds, with one compile for each family.
+
+    A policy that is there under two names runs once.
+    """
+    runs = [(p.family, tuple(p.point.items())) for p in policies]
+    found = {}
     for family in dict.fromkeys(policy.family for policy in policies):
-        places = [i for i, p in enumerate(policies) if p.family is family]
-        points = stack_points([policies[i].point for i in places])
+        points = [items for f, items in dict.fromkeys(runs) if f is family]
         results = play(
-            keys, points, family=family, world=world, horizon=horizon, **options
+            keys,
+            stack_points([dict(items) for items in points]),
+            family=family,
+            world=world,
+            horizon=horizon,
+            **options,
         )
-        for place, *result in zip(places, *map(np.asarray, results), strict=True):
-            found[place] = result
-    return Race(*(np.stack(column) for column in zip(*found, strict=True)))
+        for items, *result in zip(points, *map(np.asarray, results), strict=True):
+            found[family, items] = result
+    columns = zip(*(found[run] for run in runs), strict=True)
+    return Race(*(np.stack(column) for column in columns))
 
 
 def stack_points(points: list[Point]) -> dict[str, jax.Array]:
@@ -131,7 +132,11 @@ def ratio_of_means(above, below) -> tuple[float, Interval]:
         return np.mean(x, axis) / np.mean(y, axis)
 
     above, below = np.asarray(above, np.float64), np.asarray(below, np.float64)
-    interval = bootstrap_interval([above, below], ratio, paired=True)
+    # Proportional samples have no spread that the bias correction could use.
+    method = (
+        "BCa" if np.ptp(above * below.sum() - below * above.sum()) else "percentile"
+    )
+    interval = bootstrap_interval([above, below], ratio, paired=True, method=method)
     return float(ratio(above, below)), interval
 
 

@@ -67,7 +67,7 @@ def summarize(config: Config, data: dict[str, np.ndarray]):
 
 def _figure(config, data):
     figure, panels = new_figure(
-        f"EQOL's mean regret after {config.horizon:,} rounds ({config.few_seeds} seeds)",
+        f"EQOL's mean regret, {config.horizon:,} rounds, {config.few_seeds} seeds",
         columns=len(config.heat_rows),
         panel=(4.4, 3.6),
     )

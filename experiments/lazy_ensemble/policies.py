@@ -142,17 +142,16 @@ OFUL_POINT = eqol_point(a=math.inf)
 THEORY_POINT = {"multiplier": 1.0, "scale": 0.0}
 
 
-def ensembles(
-    d: int, counts: tuple[int, ...], horizon: int, *, most: int | None = None
-) -> list[Named]:
-    """Standard and lazy ensembles of these sizes, two programs in all."""
-    most = most or max(*counts, standard_size(d, horizon))
-    families = (("ES", standard(most)), ("lazy", lazy_ensemble()))
-    return [
-        Named(f"{name} m={count}", family, {"members": count})
-        for name, family in families
-        for count in counts
-    ]
+def standard_ensembles(counts: tuple[int, ...]) -> list[Named]:
+    """Standard ensembles of these sizes: one program, as large as the largest."""
+    family = standard(max(counts))
+    return [Named(f"ES m={count}", family, {"members": count}) for count in counts]
+
+
+def lazy_ensembles(counts: tuple[int, ...]) -> list[Named]:
+    """Lazy ensembles of these sizes: one program."""
+    family = lazy_ensemble()
+    return [Named(f"lazy m={count}", family, {"members": count}) for count in counts]
 
 
 def baselines(world: World, horizon: int) -> list[Named]:

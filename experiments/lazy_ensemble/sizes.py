@@ -12,8 +12,9 @@ from experiments.figures import GREY, PALETTE, log_axes, new_figure
 from experiments.lazy_ensemble.config import Config
 from experiments.lazy_ensemble.policies import (
     baselines,
-    ensembles,
+    lazy_ensembles,
     lazy_size,
+    standard_ensembles,
     standard_size,
     thompson_point,
     variants,
@@ -38,7 +39,8 @@ def counts(config: Config, row: str) -> tuple[int, ...]:
 def policies(config: Config, row: str) -> list[Named]:
     """Everything that runs on a problem; variants on the first one alone."""
     world = ROWS[row]
-    named = ensembles(world.d, counts(config, row), config.horizon)
+    sizes = counts(config, row)
+    named = [*standard_ensembles(sizes), *lazy_ensembles(sizes)]
     if not config.everything:
         return [*named, Named("LinTS v=R", thompson, thompson_point(world.noise))]
     named += baselines(world, config.horizon)
@@ -181,9 +183,7 @@ def _sizes_figure(config, finals):
                     label=name,
                 )
         d = ROWS[row].d
-        axes.axvline(
-            lazy_size(d, config.horizon), color=GREY, linewidth=0.6, marker=""
-        )
+        axes.axvline(lazy_size(d, config.horizon), color=GREY, linewidth=0.6, marker="")
         axes.set(title=row_title(row), xlabel="members (line: d log d + d log log T)")
         log_axes(axes, "xy", ticks=sizes)
         axes.tick_params(axis="x", labelrotation=45)
