@@ -385,12 +385,11 @@ def _place(array: Array, arm: Array | int | None, block: Array) -> Array:
 
 def _check_arm(state: RidgeState, arm: Array | int | None) -> None:
     disjoint = state.theta.ndim == 2
+    if not disjoint and arm is not None:
+        raise ValueError(f"arm must be None for a shared state, got {arm!r}")
     if disjoint and arm is None:
         raise ValueError("arm is needed to learn a disjoint state, got None")
-    if arm is not None and not disjoint:
-        raise ValueError(f"arm must be None for a shared state, got {arm!r}")
-    if disjoint:
-        checks.check_interval("arm", arm, 0, len(state.theta) - 1)
+    checks.check_interval("arm", arm, 0, len(state.theta) - 1)
 
 
 def _check_width(state: RidgeState, name: str, x: Array) -> Array:
