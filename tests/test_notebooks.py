@@ -66,6 +66,7 @@ def faults(notebook):
 def test_all_notebooks_are_there():
     assert [path.stem for path in NOTEBOOKS] == [
         "annealing_and_quantization",
+        "bandits",
         "heavy_tails",
         "quickstart",
     ]

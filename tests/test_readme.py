@@ -15,7 +15,7 @@ def test_the_examples_run_and_do_what_the_text_says():
     blocks = re.findall(
         r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S
     )
-    assert len(blocks) == 6
+    assert len(blocks) == 8
     names: dict = {}
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
@@ -27,6 +27,12 @@ def test_the_examples_run_and_do_what_the_text_says():
     assert float(names["decayed"].value[-1].mean()) < 0.8 * best_fixed
     without, with_penalty = names["rounded_loss"]
     assert float(with_penalty) < 0.5 * float(without)
+    assert names["late_clicks"].shape == (2, 8)
+    assert float(names["late_clicks"].max()) < 0.4 * 2000
+    # Two feedbacks, the later decision's first: V = I + 2 e_1 e_1^T, b = 1 - 0.3.
+    np.testing.assert_allclose(names["learned"].theta, [0.7 / 3, 0.0], rtol=1e-5)
+    told, blind = (float(names["lost"](names[name])) for name in ("told", "blind"))
+    assert told < 0.7 * blind
     # The mesh of the last block holds all eight devices of this process.
     assert jax.device_count() == 8
     alone = np.asarray(names["sweep"](names["run"], names["keys"], names["grid"]))

@@ -4,6 +4,7 @@ import functools
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from experiments.claims import Claim, at_most
@@ -100,7 +101,7 @@ def full_information(name: str, num_rounds: int):
     def run(key):
         keys = interaction_keys(key)
         start, context = environment.init(keys.environment)
-        nothing = bandits.LinearDecision(np.int32(0), context.features)
+        nothing = bandits.LinearDecision(jnp.zeros((), int), context.features)
 
         def step(carry, t):
             shown, state = carry

@@ -126,7 +126,7 @@ def watch(number, key, horizon: int) -> dict[str, Any]:
         "broken": rounds.broken.sum(),
         "residual_broken": rounds.residual_broken.sum(),
         "below": rounds.below.mean(),
-        "no_shrunk": 1 - rounds.shrunk.any(axis=1).mean(),
+        "no_shrunk": (~rounds.shrunk.any(axis=1)).mean(),
         "shrunk": rounds.shrunk.mean(axis=0),
         "spread": rounds.spread,
         "regret": rounds.regret.sum(),

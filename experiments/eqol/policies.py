@@ -14,6 +14,8 @@ from jaxopt_suite.core import Environment, Policy
 
 # Of all confidence radii.
 CONF = 0.01
+# Of the shop's clicks: from about 5 of 1000 to about 9 of 100, enough to learn from.
+LOGIT_SHIFT = 3.0
 Point = Mapping[str, Any]
 Family = Callable[["World", Point], Policy]
 
@@ -25,9 +27,10 @@ class World(NamedTuple):
         d: width of features, or of the context.
         K: number of arms.
         noise: the sub-Gaussian scale that policies are told.
-        arms: as for ``linear_env``; or ``"gap"``; or ``"rows"``: labelled data.
+        arms: as for ``linear_env``; or ``"gap"``; or ``"rows"``: labelled data; or
+            ``"shop"``: a shop made of click logs.
         pool: number of arm sets.
-        data: name of the data set.
+        data: name of the data set or of the shop's campaign.
     """
 
     d: int
@@ -48,6 +51,8 @@ class World(NamedTuple):
         """The environment; a point may say which gap."""
         if self.arms == "rows":
             return classification(self.data)
+        if self.arms == "shop":
+            return problems.obd_env(click_model(self.data), logit_shift=LOGIT_SHIFT)
         if self.arms == "gap":
             return problems.gap_env(self.d, self.K, point["gap"], noise=self.noise)
         return problems.linear_env(
@@ -94,12 +99,25 @@ def data_world(name: str) -> World:
     """The data set as a problem, with the noise that policies are told."""
     data = labelled(name)
     width = context_rows(name).shape[1]
-    return World(width, int(data.labels.max()) + 1, 0.5, "rows", data=name)
+    return World(width, int(np.max(data.labels)) + 1, 0.5, "rows", data=name)
 
 
 def context_rows(name: str) -> jax.Array:
     """The contexts of a data set."""
     return problems.bandit_rows(labelled(name).features)
+
+
+@functools.cache
+def click_logs(campaign: str) -> list[problems.OpenBanditLog]:
+    """The logs of both policies in a campaign, the uniformly random one first."""
+    return [problems.load_open_bandit(policy, campaign) for policy in ("random", "bts")]
+
+
+@functools.cache
+def click_model(campaign: str) -> problems.ClickModel:
+    """The click model that is fitted on all rows of a campaign."""
+    with jax.ensure_compile_time_eval():
+        return problems.fit_click_model(click_logs(campaign))
 
 
 def index(world: World, point: Point) -> Policy:
@@ -154,6 +172,13 @@ def perturbed(world: World, point: Point) -> Policy:
     """Perturbed history of the last 3000 rows."""
     return bandits.lin_phe(
         world.d, perturb=point["perturb"], horizon=3000, **world.layout
+    )
+
+
+def logistic(world: World, point: Point) -> Policy:
+    """EQOL for yes or no, with the model's own noise."""
+    return bandits.generalized_eqol(
+        world.d, "logistic", a=point["a"], bound=point["bound"], **world.layout
     )
 
 

@@ -55,7 +55,7 @@ def play(
 
     Returns:
         Regret of shape (points, seeds, checkpoints), the last log-determinants, and the
-        largest gaps of the problem (0 on data), both of shape (points, seeds).
+        largest gaps of the problem (0 with data), both of shape (points, seeds).
     """
 
     def run(key, point):
@@ -68,7 +68,7 @@ def play(
             checkpoints=checkpoints,
         )
         gap = jnp.zeros(())
-        if world.arms != "rows":
+        if world.arms not in ("rows", "shop"):
             means = result.environment.sets @ result.environment.theta
             gap = jnp.max(jnp.ptp(means, axis=-1))
         return result.record.regret, ridge_of(result.state).logdet, gap
