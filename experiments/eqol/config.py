@@ -56,7 +56,7 @@ class Config:
     data_rounds: int = 4000
     extension_rounds: int = 4000
     drift_updates: int = 1_000_000
-    shop_rounds: int = 4000
+    shop_rounds: int = 2000
 
     def __post_init__(self):
         if self.num_seeds < 2:

@@ -99,7 +99,7 @@ def data_world(name: str) -> World:
     """The data set as a problem, with the noise that policies are told."""
     data = labelled(name)
     width = context_rows(name).shape[1]
-    return World(width, int(np.max(data.labels)) + 1, 0.5, "rows", data=name)
+    return World(width, int(np.asarray(data.labels).max()) + 1, 0.5, "rows", data=name)
 
 
 def context_rows(name: str) -> jax.Array:

@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -114,7 +114,7 @@ def race(policies: list[Named], world: World, keys, horizon: int, **options) -> 
     return Race(*(np.stack(column) for column in columns))
 
 
-def stack_points(points: list[Point]) -> dict[str, jax.Array]:
+def stack_points(points: Sequence[Point]) -> dict[str, jax.Array]:
     """Name -> values from one dict a point."""
     return {n: jnp.asarray([point[n] for point in points]) for n in points[0]}
 

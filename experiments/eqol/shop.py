@@ -157,14 +157,16 @@ def summarize(config: Config, data: dict[str, np.ndarray]):
     }
     claims = [
         Claim(
-            f"Open Bandit samples, {CAMPAIGN}: click rate of {name}, doubly robust, from "
-            f"{len(data['logged']):,} rows of the random policy (whose own rate is "
+            f"Open Bandit samples, {CAMPAIGN}: click rate of {name}, doubly robust, "
+            f"from {len(data['logged']):,} rows of the random policy (its own rate is "
             f"{data['logged'].mean():.4f})",
             value,
             None,
             Interval(low, high, "95% percentile bootstrap over rows"),
         )
-        for name, (value, low, high) in zip(TARGETS, data["estimates"][:, -1])
+        for name, (value, low, high) in zip(
+            TARGETS, data["estimates"][:, -1], strict=True
+        )
     ]
     eqol, oful = (data["regret"][names.index(name)] for name in ("EQOL", "OFUL"))
     claims.append(

@@ -4,8 +4,6 @@ Family: Janz, Litvak, Szepesvari, "Ensemble sampling for linear bandits: small e
 suffice" (2024), arXiv 2311.08376.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
@@ -77,10 +75,9 @@ def shapes(config: Config) -> None:
         keys = jax.random.split(key, seeds)
         for family in dict.fromkeys(policy.family for policy in policies):
             points = stack_points([p.point for p in policies if p.family is family])
-            playing = functools.partial(
-                play, family=family, world=world, horizon=horizon
+            runs = play.eval_shape(
+                keys, points, family=family, world=world, horizon=horizon
             )
-            runs = jax.eval_shape(playing, keys, points)
             assert runs.regret.shape[1:] == (seeds, 1)
 
     worlds = growth.worlds(config)

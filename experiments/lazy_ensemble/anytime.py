@@ -76,7 +76,7 @@ def _claims(config, data):
         at_least(0.0),
     )
     seed, t = np.nonzero(data["refreshed"])
-    expected = [lazy_size(ROWS[ROW].d, max(count, 16)) for count in t + 1]
+    expected = [lazy_size(ROWS[ROW].d, max(count, 16)) for count in (t + 1).tolist()]
     yield Claim(
         "Without a horizon: the number of members at a refresh, largest difference "
         "from d log d + d log log of the rows so far",

@@ -73,7 +73,8 @@ def compute(config: Config, key) -> dict[str, np.ndarray]:
 def summarize(config: Config, data: dict[str, np.ndarray]):
     """Metrics, figures and claims."""
     metrics, finals, claims = {}, {}, []
-    for name, mistakes in data.items():
+    for name in config.data_sets:
+        mistakes = data[name]
         names = [policy.name for policy in policies(config, data_world(name))]
         axes = (("policy", names), ("seed", range(config.data_seeds)))
         metrics[f"mistakes_{name}"] = Metric(mistakes, axes)
@@ -93,4 +94,4 @@ def summarize(config: Config, data: dict[str, np.ndarray]):
                 )
             )
     title = f"Mistakes in {config.data_rounds:,} rounds: every seed, and the mean"
-    return metrics, {"data": policies_figure(title, finals)}, tuple(claims)
+    return metrics, {"data": policies_figure(title, finals, "mistakes")}, tuple(claims)

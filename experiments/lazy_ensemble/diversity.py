@@ -103,7 +103,7 @@ def kept_rounds(family, config: Config, d: int, key, members, wanted=None):
         step, (start, jnp.zeros((), jnp.int32), blank), wanted, length=config.horizon
     )
     gains = jax.lax.map(
-        lambda row: worst_gain(*row, members, directions),
+        lambda row: worst_gain(row[0], row[1], members, directions),
         jax.tree.map(lambda x: x[:room], kept),
     )
     return rounds, jnp.where(jnp.arange(room) < number, gains, jnp.nan)
@@ -194,8 +194,7 @@ def _claims(config, data):
 
 def _figure(config, data):
     figure, panels = new_figure(
-        "Gain of the best member in the worst of 500 directions, at the refreshes of "
-        "one run",
+        "Best member's gain in the worst direction",
         columns=len(config.diversity_dimensions),
         panel=(4.2, 3.4),
         sharey=True,
@@ -212,8 +211,12 @@ def _figure(config, data):
         axes.axhline(0.0, color=GREY, linewidth=1, marker="")
         if d == CLAIMED:
             threshold_line(axes, at_least(0.4))
-        axes.set(title=f"d={d}; dotted: standard", xlabel="rounds")
+        axes.set(
+            title=f"d={d}; dotted: standard",
+            xlabel="rounds, at the refreshes of one run",
+            ylim=(-2.1, None),
+        )
         axes.set_xscale("log")
-        axes.legend(loc="lower right")
+        axes.legend(loc="lower center", ncols=2)
     panels[0, 0].set_ylabel("gain in units of v")
     return figure

@@ -8,7 +8,7 @@ import numpy as np
 from experiments.claims import Claim, at_most
 from experiments.eqol.policies import Named, World, row_title
 from experiments.eqol.runs import together
-from experiments.figures import label_lines, log_axes, new_figure
+from experiments.figures import GREY, log_axes, new_figure
 from experiments.lazy_ensemble.config import Config
 from experiments.lazy_ensemble.policies import (
     baselines,
@@ -90,7 +90,8 @@ def compute(config: Config, key) -> dict[str, np.ndarray]:
 def summarize(config: Config, data: dict[str, np.ndarray]):
     """Metrics, figures and claims."""
     metrics = {}
-    for name, regret in data.items():
+    for name in worlds(config):
+        regret = data[name]
         names = [policy.name for policy in policies(config, name)]
         axes = (("policy", names), ("seed", range(num_seeds(config, name))))
         metrics[f"growth_{name}"] = Metric(
@@ -119,31 +120,59 @@ def _claims(config, regret):
         )
 
 
+def _looks(config, d) -> dict[str, tuple[str, str, str]]:
+    """Name, colour and line of every policy, the same in all panels."""
+    size = sizes(config, d)
+    return {
+        f"lazy m={size['d/2']}": ("lazy, m = d/2", "C1", "--"),
+        f"lazy m={size['size']}": ("lazy, m = d log d + d log log T", "C1", "-"),
+        f"ES m={size['d/2']}": ("ES, m = d/2", "C0", "--"),
+        f"ES m={size['size']}": ("ES, m = d log d + d log log T", "C0", "-."),
+        f"ES m={size['d log T']}": ("ES, m = d log T", "C0", "-"),
+        f"ES symmetrized m={size['d/2']}": ("ES symmetrized, m = d/2", "C5", "--"),
+        f"ES mixture m={size['size']}": ("ES mixture", "C5", "-"),
+        "LinTS v=R": ("LinTS, v = R", "C6", "-"),
+        "LinTS theory": ("LinTS, v of theory", "C6", "--"),
+        "OFUL": ("OFUL", "C2", "-"),
+        "rare OFUL": ("rarely switching OFUL", "C2", "--"),
+        "LinUCB alpha=R": ("LinUCB, alpha = R", "C3", "-"),
+        "EQOL": ("EQOL", "C4", "-"),
+        "greedy": ("greedy", GREY, ":"),
+    }
+
+
 def _figure(config, data):
     figure, panels = new_figure(
-        "Mean regret against rounds, R=0.5, K=50; left one set of arms, right a pool "
-        "of 20",
-        rows=len(config.growth_dimensions),
-        columns=2,
-        panel=(5.6, 3.6),
+        "Mean regret against rounds, R=0.5, K=50",
+        rows=2,
+        columns=len(config.growth_dimensions),
+        panel=(3.9, 3.6),
         sharex=True,
     )
-    for axes, (name, regret) in zip(panels.ravel(), data.items(), strict=True):
-        for number, (policy, curve) in enumerate(
-            zip(policies(config, name), regret.mean(axis=1), strict=True)
+    for name, world in worlds(config).items():
+        row = int(name.startswith("pool"))
+        axes = panels[row, config.growth_dimensions.index(world.d)]
+        for policy, curve in zip(
+            policies(config, name), data[name].mean(axis=1), strict=True
         ):
+            label, colour, line = _looks(config, world.d)[policy.name]
             axes.plot(
                 horizons(config),
                 curve,
-                label=policy.name,
-                linestyle="-" if number < 7 else "--",
-                color="C1" if policy.name.startswith("lazy") else None,
+                line,
+                color=colour,
+                label=label,
+                marker="s" if colour == "C1" else "",
             )
-        axes.set_title(f"d={worlds(config)[name].d}, {name.rstrip('0123456789')}")
-        log_axes(axes, "xy", ticks=horizons(config))
-        label_lines(axes)
+        axes.set_title(f"d={world.d}, {'pool of 20 sets' if row else 'fixed arms'}")
+        log_axes(axes, "xy", ticks=horizons(config).tolist())
+        axes.tick_params(axis="x", labelrotation=45)
     for axes in panels[-1]:
         axes.set_xlabel("rounds")
     for axes in panels[:, 0]:
         axes.set_ylabel("regret")
+    shown = {}
+    for axes in panels.ravel():
+        shown |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+    figure.legend(shown.values(), shown, loc="outside right center")
     return figure

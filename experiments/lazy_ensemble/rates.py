@@ -94,15 +94,14 @@ def concentration(key) -> tuple[np.ndarray, np.ndarray]:
         state, rows = watched(
             policy, CHECKED.environment({}), key, CHECKED_ROUNDS, look
         )
-        start = look(policy.init(state.keys.policy))
+        # The start counts as a refresh.
+        start = (jnp.array(True), *look(policy.init(state.keys.policy))[1:])
         rows = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), start, rows)
         return state.environment.sets[0], rows
 
     keys = jax.random.split(key, CHECKED_SEEDS)
     arms, rows = jax.device_get(compiled(lambda keys: jax.lax.map(run, keys))(keys))
     refreshed, offsets, inverse = rows
-    # The start counts as a refresh.
-    refreshed[:, 0] = True
     found = np.full((2, *refreshed.shape), np.nan)
     for seed, t in np.argwhere(refreshed):
         V_inv, x = inverse[seed, t].astype(np.float64), arms[seed].astype(np.float64)
@@ -231,7 +230,7 @@ def _figure(config, data):
             label=f"slope {power:g}",
         )
     axes.set(title=f"T={config.dimension_rounds:,}", xlabel="d")
-    log_axes(axes, "xy", ticks=d)
+    log_axes(axes, "xy", ticks=config.dimensions)
     axes.legend()
     return figure
 

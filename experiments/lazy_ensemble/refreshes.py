@@ -56,10 +56,9 @@ def compute(config: Config, key) -> dict[str, np.ndarray]:
         return [rows[0][:, rounds(config) - 1] for rows in runs.rows]
 
     calls = [functools.partial(at_dimension, d) for d in config.refresh_dimensions]
+    found, data = together(calls), {}
     if config.trigger_rounds:
-        calls.append(lambda: _by_trigger(config, trigger_key))
-    found = together(calls)
-    data = {"by_trigger": found.pop()} if config.trigger_rounds else {}
+        data["by_trigger"] = _by_trigger(config, trigger_key)
     data["count"] = np.stack([count for count, _ in found])
     data["logdet"] = np.stack([logdet for _, logdet in found])
     # Alone on the machine's cores, as it is timed.
@@ -81,7 +80,7 @@ def _over_growth(config, key):
         world=ROWS[ROW],
         horizon=config.horizon,
     )
-    jax.block_until_ready(run({"growth": jnp.ones(1)}))
+    runs = jax.block_until_ready(run({"growth": jnp.ones(1)}))
     found = {"regret": [], "growth_count": [], "growth_logdet": [], "seconds": []}
     for growth in config.growths:
         seconds = []

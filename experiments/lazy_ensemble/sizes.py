@@ -67,7 +67,8 @@ def compute(config: Config, key) -> dict[str, np.ndarray]:
 def summarize(config: Config, data: dict[str, np.ndarray]):
     """Metrics, figures and claims."""
     metrics, finals = {}, {}
-    for row, regret in data.items():
+    for row in config.rows:
+        regret = data[row]
         names = [policy.name for policy in policies(config, row)]
         finals[row] = dict(zip(names, regret.astype(np.float64), strict=True))
         axes = (("policy", names), ("seed", range(num_seeds(config, row))))
@@ -158,8 +159,7 @@ def _size_claim(config):
 
 def _sizes_figure(config, finals):
     figure, panels = new_figure(
-        f"Regret after {config.horizon:,} rounds against the size of the ensemble: "
-        "mean, and 5% to 95% of seeds",
+        f"Regret after {config.horizon:,} rounds: mean, 5% to 95%",
         columns=len(finals),
         panel=(4.2, 3.4),
     )
@@ -192,12 +192,15 @@ def _sizes_figure(config, finals):
     return figure
 
 
-def policies_figure(title: str, finals: dict[str, dict[str, np.ndarray]]):
+def policies_figure(
+    title: str, finals: dict[str, dict[str, np.ndarray]], counted: str = "regret"
+):
     """One panel a problem, one line a policy: a dot per seed, a diamond for the mean.
 
     Args:
         title: over all panels.
         finals: title of a problem -> name of a policy -> figure of every seed.
+        counted: what the figures are.
     """
     longest = max(map(len, finals.values()))
     figure, panels = new_figure(
@@ -217,7 +220,7 @@ def policies_figure(title: str, finals: dict[str, dict[str, np.ndarray]]):
                 markeredgewidth=0,
             )
             axes.plot(regret.mean(), height, "D", color=colour)
-        axes.set(yticks=heights, xlabel="regret", ylim=(-0.6, len(found) - 0.4))
+        axes.set(yticks=heights, xlabel=counted, ylim=(-0.6, len(found) - 0.4))
         axes.set_yticklabels(list(found))
         axes.set_title(name)
         log_axes(axes, "x")

@@ -8,7 +8,7 @@ import numpy as np
 from experiments.claims import Claim
 from experiments.eqol.policies import ROWS, Named, eqol_point, row_title
 from experiments.eqol.runs import ratio_of_means, together
-from experiments.figures import GREY, log_axes, new_figure
+from experiments.figures import log_axes, new_figure
 from experiments.lazy_ensemble.config import Config
 from experiments.lazy_ensemble.policies import (
     OFUL_POINT,
@@ -79,11 +79,11 @@ def summarize(config: Config, data: dict[str, np.ndarray]):
 
 def _figure(config, data):
     figure, panels = new_figure(
-        f"Rare switches: {row_title(ROW)}, T={config.horizon:,}; mean, 2 standard "
-        "errors",
-        panel=(6.4, 3.8),
+        f"Rare switches in {config.horizon:,} rounds: mean, 2 standard errors",
+        panel=(5.6, 3.8),
     )
     axes = panels[0, 0]
+    axes.set_title(row_title(ROW))
     for name, regret, switches in zip(
         FAMILIES, data["regret"], data["switches"], strict=True
     ):
@@ -95,19 +95,12 @@ def _figure(config, data):
             capsize=3,
             label=f"lazy({name})",
         )
-    for growth, x in zip(
-        config.switch_growths, data["switches"][0].mean(axis=-1), strict=True
-    ):
-        axes.axvline(x, color=GREY, linewidth=0.4, marker="")
-        axes.annotate(
-            f"{growth:g}",
-            (x, 1.0),
-            xycoords=("data", "axes fraction"),
-            fontsize=7,
-            color=GREY,
-            ha="center",
-        )
-    axes.set(xlabel="switches of the policy (above: growth)", ylabel="regret")
+    growths = config.switch_growths
+    axes.set(
+        xlabel=f"switches of the policy (growth {growths[-1]:g}, left, to "
+        f"{growths[0]:g}, right)",
+        ylabel="regret",
+    )
     log_axes(axes, "xy")
     axes.legend()
     return figure
