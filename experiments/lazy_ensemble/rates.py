@@ -198,8 +198,8 @@ def _rate_claims(config, data):
 
 def _figure(config, data):
     figure, panels = new_figure(
-        f"Regret of lazy ensembles by the scale of theory, pool of {POOL}, R={NOISE:g}:"
-        " mean, 2 standard errors",
+        f"Regret of lazy ensembles by their scale v, pool of {POOL}, R={NOISE:g}: "
+        "mean, 2 standard errors",
         columns=2,
         panel=(4.4, 3.4),
     )
@@ -229,7 +229,7 @@ def _figure(config, data):
             marker="",
             label=f"slope {power:g}",
         )
-    axes.set(title=f"T={config.dimension_rounds:,}", xlabel="d")
+    axes.set(title=f"scale of theory, T={config.dimension_rounds:,}", xlabel="d")
     log_axes(axes, "xy", ticks=config.dimensions)
     axes.legend()
     return figure

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.claims import Interval
 from experiments.eqol.policies import Family, Named, World
-from experiments.eqol.runs import compiled, stack_points
+from experiments.eqol.runs import compiled, stack_points, together
 from experiments.statistics import bootstrap_interval
 from jaxopt_suite.bandits.linear import ridge_of
 from jaxopt_suite.core import interaction_loop, sweep
@@ -107,7 +107,8 @@ def play(
 def race(policies: list[Named], world: World, keys, horizon: int, **options) -> Runs:
     """Runs policies on the same seeds, with one compile for each family."""
     found: list[Any] = [None] * len(policies)
-    for family in dict.fromkeys(policy.family for policy in policies):
+
+    def run(family):
         places = [i for i, p in enumerate(policies) if p.family is family]
         points = stack_points([policies[i].point for i in places])
         runs = play(
@@ -116,6 +117,9 @@ def race(policies: list[Named], world: World, keys, horizon: int, **options) -> 
         columns = map(np.asarray, (runs.regret, runs.logdet, runs.epoch))
         for place, *result in zip(places, *columns, strict=True):
             found[place] = result
+
+    families = dict.fromkeys(policy.family for policy in policies)
+    together(functools.partial(run, family) for family in families)
     return Runs(*(np.stack(column) for column in zip(*found, strict=True)))
 
 

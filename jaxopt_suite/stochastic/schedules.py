@@ -5,8 +5,7 @@ the temperature :math:`T = \eta \sigma^2 / 2`. Import the module, not the names:
 ``schedules.cosine(1.0, 100)``.
 
 A schedule maps the number of steps so far to a rate, float32 (float64 under x64). All
-parameters may be traced, so a sweep over them is one compile. Numbers of steps are
-whole and below 2^31, and compared as integers: a run of 1e9 steps keeps its end.
+parameters may be traced. Numbers of steps are whole, below 2^31, and compared as such.
 """
 
 from typing import Any
