@@ -147,17 +147,21 @@ def _late_claim(config, data, prompt):
 
 
 def _figure(config, data):
-    longest = max(len(policies(config, row)) for row in config.rows)
+    names = [p.name for p in max((policies(config, r) for r in config.rows), key=len)]
     figure, panels = new_figure(
-        f"Regret after {config.horizon:,} rounds: every seed, and the mean "
-        f"(over {config.num_seeds} seeds)",
+        f"Regret after {config.horizon:,} rounds: every seed, and the mean over "
+        f"{config.num_seeds} seeds (dashed: OFUL's)",
         columns=len(config.rows),
-        panel=(2.7, 0.24 * longest + 1.1),
+        panel=(2.7, 0.24 * len(names) + 1.1),
+        sharey=True,
     )
-    for column, (axes, row) in enumerate(zip(panels[0], config.rows, strict=True)):
+    heights = np.arange(len(names))[::-1]
+    for axes, row in zip(panels[0], config.rows, strict=True):
         finals = _finals(config, data, row)
-        heights = np.arange(len(finals))[::-1]
-        for height, (name, regret) in zip(heights, finals.items(), strict=True):
+        for height, name in zip(heights, names, strict=True):
+            if name not in finals:
+                continue
+            regret = finals[name]
             colour = PALETTE[1] if name.startswith("EQOL") else PALETTE[0]
             axes.plot(
                 regret,
@@ -172,10 +176,7 @@ def _figure(config, data):
         axes.axvline(
             finals["OFUL"].mean(), color=GREY, linestyle="--", linewidth=1, marker=""
         )
-        axes.set(yticks=heights, xlabel="regret", ylim=(-0.6, len(finals) - 0.4))
-        axes.set_yticklabels(
-            list(finals) if column == 0 or len(finals) == longest else []
-        )
+        axes.set(yticks=heights, yticklabels=names, xlabel="regret")
         axes.set_title(row_title(row).replace(", R", "\nR"), fontsize=9)
         log_axes(axes, "x")
     return figure

@@ -102,7 +102,7 @@ def _figure(config, data, names):
     for j, (axes, name) in enumerate(zip(panels[0], names, strict=True)):
         for way, errors in zip(WAYS, data["errors"], strict=True):
             axes.plot(updates(config), errors[:, j], label=way)
-        axes.set(xlabel="rank-one updates", title=name)
+        axes.set(xlabel="rank-one updates", ylabel=name)
         log_axes(axes, "y")
     panels[0, 0].legend()
     return figure

@@ -10,7 +10,7 @@ from experiments.eqol.bounds import gap_bound
 from experiments.eqol.config import Config
 from experiments.eqol.policies import Named, World, index_policies
 from experiments.eqol.runs import race, ratio_of_means, slope, together
-from experiments.figures import log_axes, new_figure, plot_spread
+from experiments.figures import log_axes, new_figure
 from experiments.results import Metric
 from experiments.statistics import bootstrap_interval
 
@@ -163,14 +163,20 @@ def _dimension_claims(config, data):
 def _figure(config, data):
     figure, panels = new_figure(
         f"Regret where one arm leads (d={WORLD.d}, K={WORLD.K}, R={WORLD.noise:g}): "
-        f"median, and 5% to 95% of {config.study_seeds} seeds",
+        f"mean of {config.study_seeds} seeds; bands: all seeds of EQOL and OFUL",
         columns=len(config.gaps),
         sharey=True,
     )
     rounds = np.arange(1, ROWS + 1) * config.gap_horizon / ROWS
     for axes, gap, runs in zip(panels[0], config.gaps, data["regret"], strict=True):
         for name, regret in zip(NAMES, runs, strict=True):
-            plot_spread(axes, rounds, regret.T, name)
+            (line,) = axes.plot(rounds, regret.mean(axis=0), label=name, marker="")
+            if name in ("EQOL", "OFUL"):
+                low, high = regret.min(axis=0), regret.max(axis=0)
+                colour = line.get_color()
+                axes.fill_between(
+                    rounds, low, high, color=colour, alpha=0.15, linewidth=0
+                )
         axes.set(title=f"gap {gap:g}", xlabel="rounds")
         log_axes(axes, "xy")
     panels[0, 0].set_ylabel("regret")

@@ -110,8 +110,7 @@ def _figure(config, data, gap_data):
             if name not in gaps.NAMES:
                 continue
             axes.plot(x, curve, label=name)
-        axes.set(xlabel=label)
+        axes.set(xlabel=label, ylabel="regret")
         log_axes(axes, "xy", ticks=list(x))
-    panels[0, 0].set_ylabel("regret")
     panels[0, 0].legend()
     return figure

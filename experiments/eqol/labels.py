@@ -143,8 +143,8 @@ def summarize(config: Config, data: dict[str, np.ndarray]):
     """Metrics, figures and claims on all data sets."""
     metrics, claims = {}, []
     seeds = ("seed", range(config.few_seeds))
-    for name, mistakes in data.items():
-        untuned, grids = split(config, name, mistakes)
+    for name in config.data_sets:
+        untuned, grids = split(config, name, data[name])
         metrics[f"mistakes_{name}"] = Metric(
             np.stack(list(untuned.values())), (("policy", list(untuned)), seeds)
         )
@@ -208,8 +208,8 @@ def _figure(config, data):
         panel=(2.8, 0.24 * longest + 1.0),
         sharey=True,
     )
-    for axes, (name, mistakes) in zip(panels[0], data.items(), strict=True):
-        untuned, _ = split(config, name, mistakes)
+    for axes, name in zip(panels[0], config.data_sets, strict=True):
+        untuned, _ = split(config, name, data[name])
         heights = np.arange(len(untuned))[::-1]
         for height, (policy, found) in zip(heights, untuned.items(), strict=True):
             colour = PALETTE[1] if policy.startswith("EQOL") else PALETTE[0]
@@ -230,8 +230,8 @@ def _grid_figure(config, data):
         panel=(2.8, 2.4),
         sharey=True,
     )
-    for axes, (name, mistakes) in zip(panels[0], data.items(), strict=True):
-        _, grids = split(config, name, mistakes)
+    for axes, name in zip(panels[0], config.data_sets, strict=True):
+        _, grids = split(config, name, data[name])
         best = chosen(grids)
         heights = np.arange(len(grids))[::-1]
         for height, (method, (_, report)) in zip(heights, grids.items(), strict=True):

@@ -251,6 +251,6 @@ def _figure(config, data):
         ylabel="largest / smallest radius",
         title="among the arms of a round: median, 5% to 95%",
     )
-    log_axes(right, "xy")
+    log_axes(right, "x")
     right.legend()
     return figure

@@ -202,7 +202,8 @@ def _figure(config, data, names):
         ylabel="click rate",
         title="estimates from 5,000 random rows, 95% bootstrap",
     )
-    left.legend()
+    left.margins(y=0.25)
+    left.legend(loc="upper right", ncols=4, columnspacing=1.0, handletextpad=0.3)
     heights = np.arange(len(names))[::-1]
     for height, regret in zip(heights, data["regret"], strict=True):
         right.plot(regret, np.full(len(regret), height), ".", color=GREY, linestyle="")
