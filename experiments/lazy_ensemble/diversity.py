@@ -211,12 +211,11 @@ def _figure(config, data):
         axes.axhline(0.0, color=GREY, linewidth=1, marker="")
         if d == CLAIMED:
             threshold_line(axes, at_least(0.4))
-        axes.set(
-            title=f"d={d}; dotted: standard",
-            xlabel="rounds, at the refreshes of one run",
-            ylim=(-2.1, None),
-        )
+        axes.set_title(f"d={d}; dotted: standard")
+        axes.set_xlabel("rounds, at the refreshes of one run")
         axes.set_xscale("log")
         axes.legend(loc="lower center", ncols=2)
     panels[0, 0].set_ylabel("gain in units of v")
+    # Shared by all panels, and low enough for the legends.
+    panels[0, 0].set_ylim(bottom=-2.1)
     return figure
