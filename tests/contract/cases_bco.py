@@ -97,7 +97,7 @@ BCO = {
     "bandits.two_point_env": {
         "static": {"losses": LOSSES},
         "decide": play_both,
-        "random": False,
+        "skip": {"keys_matter": "nothing about these losses is random"},
         "bad": [({"losses": None}, "losses must be a LossSequence or RandomLosses")],
     },
 }
