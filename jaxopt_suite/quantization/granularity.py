@@ -114,12 +114,12 @@ def group_max(x: Float[Array, "..."], granularity: Granularity) -> Float[Array, 
     and with the number of blocks on the axis for blocks.
     """
     if granularity.kind == "tensor":
-        return jnp.max(x) if x.size else jnp.zeros([], x.dtype)
+        return _largest(x) if x.size else jnp.zeros([], x.dtype)
     axis = _axis(x.shape, granularity)
     if granularity.kind == "channel":
         others = tuple(i for i in range(x.ndim) if i != axis)
         shape = tuple(n if i == axis else 1 for i, n in enumerate(x.shape))
-        reduced = lambda x: jnp.max(x, others, keepdims=True)  # noqa: E731
+        reduced = lambda x: _largest(x, others, keepdims=True)  # noqa: E731
     else:
         size = granularity.size
         num_blocks = -(-x.shape[axis] // size)
@@ -128,8 +128,18 @@ def group_max(x: Float[Array, "..."], granularity: Granularity) -> Float[Array, 
         padding[axis] = (0, num_blocks * size - x.shape[axis])
         x = jnp.pad(x, padding) if padding[axis][1] else x
         x = x.reshape(*shape[: axis + 1], size, *shape[axis + 1 :])
-        reduced = lambda x: jnp.max(x, axis + 1)  # noqa: E731
+        reduced = lambda x: _largest(x, axis + 1)  # noqa: E731
     return reduced(x) if x.size else jnp.zeros(shape, x.dtype)
+
+
+def _largest(
+    x: Float[Array, "..."],
+    axes: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+) -> Float[Array, "..."]:
+    # Over the leading axes of larger arrays, XLA's maximum on CPU drops NaN.
+    lost = jnp.any(jnp.isnan(x), axes, keepdims=keepdims)
+    return jnp.where(lost, jnp.nan, jnp.max(x, axes, keepdims=keepdims))
 
 
 def spread(

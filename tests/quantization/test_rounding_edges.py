@@ -272,3 +272,14 @@ def test_each_leaf_draws_with_its_own_key():
 
 def test_an_empty_tree_passes_through():
     assert quantize_tree(make_quantizer("int4"), {}) == {}
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_nan_in_a_large_leaf_spoils_its_channel_and_no_other(axis):
+    w = np.ones((64, 64), np.float32)
+    w[32, 5] = np.nan
+    quantizer = make_quantizer("int4", per_channel(axis))
+    spoilt = np.isnan(np.asarray(quantizer.round_nearest(w)))
+    expected = np.zeros((64, 64), bool)
+    expected[(32, slice(None)) if axis == 0 else (slice(None), 5)] = True
+    np.testing.assert_array_equal(spoilt, expected)
