@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from experiments.claims import Interval
 
@@ -65,6 +64,8 @@ def bootstrap_interval(
     if all(np.ptp(array) == 0 for array in arrays):
         value = float(statistic(*arrays))
         return Interval(value, value, f"{described}: all are equal")
+    from scipy import stats
+
     # A statistic that hardly varies has no acceleration: NaN, which is said below.
     with np.errstate(invalid="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
@@ -108,6 +109,8 @@ def quantile_interval(
     described = f"{confidence:.0%} order statistics of {len(array)} seeds (binomial)"
     if np.isnan(array).any():
         return Interval(np.nan, np.nan, f"{described}: some are NaN")
+    from scipy import stats
+
     found = stats.quantile_test(array, p=quantile).confidence_interval(confidence)
     low = -np.inf if np.isnan(found.low) else float(found.low)
     high = np.inf if np.isnan(found.high) else float(found.high)
@@ -127,6 +130,8 @@ def proportion_interval(
     Raises:
         ValueError: ``successes`` is not in ``[0, trials]``, or there is no trial.
     """
+    from scipy import stats
+
     test = stats.binomtest(int(successes), int(trials))
     found = test.proportion_ci(confidence, method="wilson")
     described = f"{confidence:.0%} Wilson over {trials} trials"

@@ -85,16 +85,16 @@ def shapes(config: Config) -> None:
             lambda k, p, m=method: errors(m, task, 0, k, p, rows=1), keys, points
         )
         assert traced.shape == (config.num_seeds, len(next(iter(points.values()))), 2)
-    horizon = max(config.horizons)
+    horizon, skews = max(config.horizons), jnp.asarray(config.skews)
     jax.eval_shape(
-        lambda k: neighbourhood.final_error(k, 0.5, horizon=horizon, group_size=16), key
+        lambda k: neighbourhood.final_errors(k, skews, horizon, group_size=16), keys
     )
     for method in network.methods(config):
         jax.eval_shape(
             lambda k, m=method: network.train(
                 k,
                 network.grid_points(config, m),
-                method=m,
+                network.REDUCTIONS.index(m),
                 num_steps=config.network_steps,
             ),
             key,

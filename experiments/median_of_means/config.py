@@ -62,6 +62,7 @@ SCALES = {
         num_seeds=16,
         tuning_seeds=8,
         repetitions=4_000,
+        large_repetitions=100_000,
         laws=("Cauchy", "Cauchy + Pareto"),
         group_counts=(7, 15),
         group_sizes=(1, 4),

@@ -3,6 +3,7 @@
 ``python -m experiments.median_of_means.devices`` prints the largest differences.
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -21,30 +22,28 @@ FLAG = "--xla_force_host_platform_device_count=8"
 def differences() -> list[float]:
     """Largest difference to one device for each of ``COUNTS``, relative to max |G|."""
     import jax
-    import jax.numpy as jnp
     from jax.sharding import PartitionSpec
 
     from jaxopt_suite import stochastic
     from jaxopt_suite.core import device_mesh
 
+    def reduce(samples, axis_name=None):
+        aggregate = stochastic.aggregate_median_of_means(15, axis_name=axis_name)
+        return aggregate.update(samples, aggregate.init(samples[0]))[0]
+
+    draw = jax.jit(stochastic.cauchy().__call__, static_argnums=1)
     found = []
     for count in COUNTS:
-        samples = stochastic.cauchy()(jax.random.key(count), (15 * count, 1000))
-        one = stochastic.aggregate_median_of_means(15)
-        expected, _ = jax.jit(one.update)(samples, one.init(samples[0]))
-        spread = stochastic.aggregate_median_of_means(15, axis_name="data")
-
-        def reduce(local, spread=spread):
-            return spread.update(local, spread.init(local[0]))[0]
-
+        samples = np.asarray(draw(jax.random.key(count), (15 * count, 1000)))
+        expected = np.asarray(jax.jit(reduce)(samples))
         mapped = jax.shard_map(
-            reduce,
+            functools.partial(reduce, axis_name="data"),
             mesh=device_mesh("data", count),
             in_specs=PartitionSpec("data"),
             out_specs=PartitionSpec(),
         )
-        off = jnp.abs(jax.jit(mapped)(samples) - expected)
-        found.append(float(jnp.max(off / jnp.max(jnp.abs(samples), axis=0))))
+        off = np.abs(np.asarray(jax.jit(mapped)(samples)) - expected)
+        found.append(float(np.max(off / np.max(np.abs(samples), axis=0))))
     return found
 
 

@@ -98,7 +98,9 @@ def _moments(samples) -> np.ndarray:
 
 def compute(config: Config, key) -> dict[str, np.ndarray]:
     """Moments of every cell, and the separate figures that claims need."""
-    keys = iter(jax.random.split(key, 256))
+    # Row by row: to unpack them all is a program of 256 results to compile.
+    many = jax.random.split(key, 256)
+    keys = (many[row] for row in range(len(many)))
     counts, sizes = config.group_counts, config.group_sizes
     # Groups of 64 need many draws: fewer repetitions keep memory and time in bounds.
     repetitions = [max(1, config.repetitions // (4 if n >= 64 else 1)) for n in sizes]

@@ -18,7 +18,7 @@ from experiments.median_of_means.config import Config
 from experiments.results import Metric
 from experiments.statistics import quantile_interval
 from jaxopt_suite import problems, stochastic
-from jaxopt_suite.core import optimize, sweep
+from jaxopt_suite.core import optimization_loop, optimize, sweep
 
 DIMENSION, GROUPS = 5, 15
 SPECTRUM = np.linspace(0.2, 1.0, DIMENSION)
@@ -63,13 +63,24 @@ def floor(bias) -> np.ndarray:
     return 0.5 * np.sum(1 / SPECTRUM) * np.asarray(bias, np.float64) ** 2
 
 
-def final_error(key, skew, *, horizon: int, group_size: int):
-    """Last error of one run."""
-    task = problem(skew, group_size)
-    optimizer = stochastic.mom_clipped_sgd(step_size(horizon), 3.0, GROUPS)
-    return optimize(optimizer, task, key, horizon, record_every=horizon).record[
-        "excess"
-    ][-1]
+def final_errors(keys, skews, horizon: int, group_size: int):
+    """Last errors of runs, of shape (skews, seeds)."""
+    return _final_errors(keys, skews, horizon, step_size(horizon), group_size)
+
+
+@functools.partial(jax.jit, static_argnames="group_size")
+def _final_errors(keys, skews, horizon, rate, group_size):
+    # A traced number of steps: one compile for all horizons.
+    def run(key, skew):
+        task = problem(skew, group_size)
+        loop = optimization_loop(stochastic.mom_clipped_sgd(rate, 3.0, GROUPS), task)
+        last = jax.lax.fori_loop(
+            0, horizon, lambda _, state: loop.update(None, state)[1], loop.init(key)
+        )
+        return task.metrics(last.params)["excess"]
+
+    # All skews of a seed share its draws, which are then made only once.
+    return jax.vmap(jax.vmap(run, (0, None)), (None, 0))(keys, skews)
 
 
 def average_offset(key):
@@ -101,19 +112,21 @@ def compute(config: Config, key) -> dict[str, np.ndarray]:
     seeds = 2 * config.num_seeds
     skews = jnp.asarray(config.skews)
     horizons = [
-        sweep(
-            functools.partial(final_error, horizon=horizon, group_size=1),
+        final_errors(
             jax.random.split(jax.random.fold_in(run_key, horizon), seeds),
-            {"skew": skews},
+            skews,
+            horizon,
+            group_size=1,
         )
         for horizon in config.horizons
     ]
     last = max(config.horizons)
     sizes = [
-        sweep(
-            functools.partial(final_error, horizon=last, group_size=n),
+        final_errors(
             jax.random.split(jax.random.fold_in(size_key, n), seeds),
-            {"skew": jnp.array([0.5])},
+            jnp.array([0.5]),
+            last,
+            group_size=n,
         )[0]
         for n in config.floor_group_sizes[1:]
     ]

@@ -15,11 +15,12 @@ from experiments.median_of_means.config import Config
 from experiments.results import Metric
 from experiments.statistics import bootstrap_interval
 from jaxopt_suite import problems, stochastic
-from jaxopt_suite.core import Problem, optimize, sweep
+from jaxopt_suite.core import Problem, optimize
 
 GROUPS, BATCH, NUM_TRAIN, NUM_VALIDATION = 15, 60, 1200, 197
 WRONG_LABELS, HIT_GROUPS = 0.2, 0.05
 OURS = "MoM 15x4"
+REDUCTIONS = ("mean", "per-group clip", OURS)
 ROWS = 10
 
 
@@ -66,23 +67,31 @@ def digits_problem(data, labels) -> Problem:
 
 def methods(config: Config) -> tuple[str, ...]:
     """The reductions that are compared; at the smallest scale only two."""
-    return ("mean", "per-group clip", OURS) if config.all_methods else ("mean", OURS)
+    return REDUCTIONS if config.all_methods else ("mean", OURS)
 
 
-def optimizer(method: str, learning_rate, max_norm) -> optax.GradientTransformation:
-    """Adam behind one of three reductions of the group gradients."""
-    adam = optax.adam(learning_rate)
-    if method == "mean":
-        return optax.chain(stochastic.aggregate_mean(), adam)
-    if method == "per-group clip":
-        return optax.chain(stochastic.aggregate_clip_then_mean(max_norm), adam)
-    return stochastic.robustify(adam, GROUPS)
+def optimizer(method, learning_rate, max_norm) -> optax.GradientTransformation:
+    """Adam behind reduction number ``method`` of REDUCTIONS, which may be traced."""
+    reductions = {
+        "mean": stochastic.aggregate_mean(),
+        "per-group clip": stochastic.aggregate_clip_then_mean(max_norm),
+        OURS: stochastic.aggregate_median_of_means(GROUPS),
+    }
+
+    def branch(reduction):
+        return lambda grads, params: reduction.update(grads, reduction.init(params))[0]
+
+    # One compile for all methods: they differ in the reduction alone.
+    branches = [branch(reductions[name]) for name in REDUCTIONS]
+    reduce = functools.partial(jax.lax.switch, method, branches)
+    return optax.chain(optax.stateless(reduce), optax.adam(learning_rate))
 
 
-def train(key, points, *, method: str, num_steps: int):
+def train(key, points, method, *, num_steps: int):
     """Clean validation and test accuracy along a run for each point of a grid.
 
-    All points of a seed see the same labels, batches and noise.
+    All points of a seed see the same labels, batches and noise. ``method`` is a number
+    in REDUCTIONS.
     """
     label_key, run_key = jax.random.split(key)
     data = problems.digits()
@@ -109,13 +118,15 @@ def grid_points(config: Config, method: str) -> tuple[np.ndarray, np.ndarray]:
 def compute(config: Config, key) -> dict[str, np.ndarray]:
     """Accuracies of the learning rate and clip that are best on validation images."""
     keys = jax.random.split(key, config.network_seeds)
+    run = jax.jit(
+        jax.vmap(
+            functools.partial(train, num_steps=config.network_steps), (0, None, None)
+        )
+    )
     found: dict[str, list] = {"test": [], "rate": [], "clip": []}
     for method in methods(config):
         points = grid_points(config, method)
-        run = functools.partial(
-            train, points=points, method=method, num_steps=config.network_steps
-        )
-        record = jax.device_get(sweep(run, keys, {}))
+        record = jax.device_get(run(keys, points, REDUCTIONS.index(method)))
         best = int(np.argmax(record["validation"][..., -1].mean(axis=0)))
         found["test"].append(record["test"][:, best])
         found["rate"].append(points[0][best])

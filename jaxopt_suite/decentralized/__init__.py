@@ -1,0 +1,1 @@
+"""Agents on a graph: gossip, gradient tracking, bilevel problems, message passing."""
